@@ -43,9 +43,9 @@ from rlhf_runtime.controller.training_passes import keep_ahead
 from rlhf_runtime.controller.worker_sites import OneMachine, Site
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.forkserver.standby import choose_fork_server
-from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.run_recorder import RunRecorder
 from rlhf_runtime.telemetry.tracked_run import TrackedRun
 from rlhf_runtime.telemetry.trackers import make_trackers
 from runs import quiet
@@ -110,14 +110,14 @@ class OurRun:
     """Our workers and driver; they run blocks of steps as a job does."""
 
     def __init__(
-        self, job: RLHFJob, plan: Plan, settings: WorkerSettings, journal: Journal, site: Site
+        self, job: RLHFJob, plan: Plan, settings: WorkerSettings, recorder: RunRecorder, site: Site
     ) -> None:
-        self._journal = journal
+        self._recorder = recorder
         traced = trace_algorithms(job, plan.device)[GraphName.STEP]
         self._algorithm = traced.algorithm
         self._rewards = reward_roles(traced.graph)
         self._workers = Workers(job, plan, settings, site)
-        self._workers.build(journal.started)
+        self._workers.build(recorder.started)
         rates = training_settings(job.spec, plan.policy, traced.graph)
         self._workers.call_role(plan.policy, "use_optimizer", plan.policy, rates)
         self._stepper = PassRunner(self._workers, {GraphName.STEP: traced.graph})
@@ -144,7 +144,7 @@ class OurRun:
     def _finish(self, numbered: tuple[int, SubmittedPass]) -> None:
         step, submitted = numbered
         record = step_record(step, self._stepper.wait(submitted), self._rewards)
-        self._journal.step(record)
+        self._recorder.step(record)
         self.records.append(dict(record.phases))
 
 
@@ -178,7 +178,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Measured:
     baseline = PlainLoop(model, plan, threads, folder / "plain_loop.log")
     run_folder = RunFolder(folder / "run")
     trackers = make_trackers(job.spec.telemetry, TrackedRun.of(job, run_folder.path))
-    journal = Journal(run_folder, PlainProgress(StringIO()), trackers)
+    recorder = RunRecorder(run_folder, PlainProgress(StringIO()), trackers)
     settings = WorkerSettings(
         models=folder / "models",
         logs=folder / "logs",
@@ -190,7 +190,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Measured:
     site = OneMachine(fork_server)
     try:
         site.open(plan.pools)
-        ours = OurRun(job, plan, settings, journal, site)
+        ours = OurRun(job, plan, settings, recorder, site)
         try:
             baseline.wait_until_ready()
             note(f"{blocks} blocks of {steps} steps each, in turns")
@@ -200,7 +200,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Measured:
     finally:
         site.close()
         fork_server.close()
-        journal.close()
+        recorder.close()
         baseline.close()
 
 

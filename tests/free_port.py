@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import socket
 
+PORTS = range(20_000, 30_000)
+"""Ports from which neither Linux, Ray nor Kubernetes chooses one for somebody else."""
 
-def free_port() -> int:
+
+def free_port(address: str = "127.0.0.1") -> int:
     """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError(f"no port of {PORTS} is free at {address}")

@@ -55,7 +55,8 @@ class JobDefaults(Contract):
     """spec.checkpoint.storage, such as {persistentVolumeClaim: {claimName: checkpoints}}. The claim
     is looked up in the job's namespace."""
     head: PodResources = OPERATOR.job_defaults.head
-    """CPU and memory requests of head pods, such as {cpu: "2", memory: 8Gi}."""
+    """CPU, memory and local disk of head pods, such as {cpu: "2", cpuLimit: "4", memory: 8Gi,
+    ephemeralStorage: 10Gi}."""
     worker: PodResources = PodResources()
     """CPU and memory requests of worker pods whose pool names none. Empty: they ask for devices
     only, and may use free capacity of their node."""
@@ -215,7 +216,7 @@ class ChartValues(Contract):
     """A NetworkPolicy for the operator itself. It creates those of jobs."""
 
     resources: Kubernetes = {
-        "requests": {"cpu": "100m", "memory": "256Mi"},
+        "requests": {"cpu": "500m", "memory": "256Mi"},
         "limits": {"memory": "1Gi"},
     }
     """Requests and limits of the operator's container."""

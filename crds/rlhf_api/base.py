@@ -52,7 +52,10 @@ KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 CALL_PATTERN = r"^[A-Za-z0-9_.#/-]+$"
 URI_PATTERN = r"^[a-z][a-z0-9+.-]*://.+"
-HTTP_URL_PATTERN = "^https?://[$-.0->A-~]+([/?][!-~]*)?$"  # a host without / ? # @ or spaces
+_PORT = "(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
+# A name, or an address of IPv6 in brackets.
+_HOST = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
+HTTP_URL_PATTERN = rf"^https?://{_HOST}(:{_PORT})?([/?][!-~]*)?$"
 HEADER_PATTERN = r"^[A-Za-z0-9_-]+$"
 HEADER_VALUE_PATTERN = "^[ -~]*$"
 _PART = r"([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+|\.)"

@@ -22,6 +22,8 @@ FILLED_FIELDS = ("algorithm.graph", "models.*.shape", "rewards.*.model.shape")
 # Fields of spec that may change at any time.
 MUTABLE_WHILE_RUNNING = (
     *FILLED_FIELDS,
+    # Only read when a job finds another one's run in its folder.
+    "checkpoint.start",
     "suspend",
     "ttlSecondsAfterFinished",
     "activeDeadlineSeconds",
@@ -155,7 +157,7 @@ def refused_changes(
             "this field cannot change when a job goes on",
             got=format_value(after),
             allowed=format_value(before),
-            do="change it back, or start over (rlhf run: --fresh)",
+            do="change it back, or start over",
         )
         for path, before, after in differences(old, new)
         if not any(_covers(pattern.split("."), path) for pattern in allowed)

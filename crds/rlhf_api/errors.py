@@ -28,6 +28,8 @@ class RlhfError(Exception):
     """The manifest field in question. Empty: none, or each problem has its own."""
     position: str = ""
     """Position of that field, such as job.yaml:7:5, or the --set that set it. Empty: unknown."""
+    is_disk_full: bool = False
+    """True if a full disk or an exhausted quota caused it."""
 
     def at(self, *location: str | int) -> Self:
         """Set the field in question, unless one is set, and return the error."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 JOB_LABEL: Final = f"{GROUP}/job"
 # Field manager of the operator's server-side apply.
 FIELD_MANAGER: Final = "rlhf-operator"
-# Finalizer of an RLHFJob, present only while the job may have a RayCluster.
-FINALIZER: Final = f"{GROUP}/cluster"
 # Annotation of RayClusters: digest of the operator key from which their token is derived.
 KEY_ANNOTATION: Final = f"{GROUP}/operator-key"
 # Annotation of RayClusters: namespace and name of the Lease of the release that created them.
@@ -34,7 +32,12 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 GCS_PORT: Final = 6379
 # Ray's Jobs API.
 DASHBOARD_PORT: Final = 8265
-CLIENT_PORT: Final = 10001
+# Ports of Ray's agents on every node. Without fixed ports a raylet waits until its agents report
+# theirs, and ends after 15 s, which a busy node exceeds. Neither Ray nor Linux gives these ports to
+# other processes.
+AGENT_PORT: Final = 6380
+AGENT_GRPC_PORT: Final = 6381
+RUNTIME_ENV_AGENT_PORT: Final = 6382
 # The driver's report: GET /report, POST /acknowledge, and GET /healthz without a token.
 REPORT_PORT: Final = 8290
 
@@ -42,6 +45,16 @@ REPORT_PORT: Final = 8290
 TOKEN_VARIABLE: Final = "RAY_AUTH_TOKEN"
 # Key of the token in the cluster's Secret, as KubeRay defines it.
 TOKEN_KEY: Final = "auth_token"
+
+# Environment variable with KubeRay's `ray start` command for a pod.
+RAY_START_VARIABLE: Final = "KUBERAY_GEN_RAY_START_CMD"
+# Time limit for Ray's processes of a node to start. Ray's own limits are 15 to 60 s, which a busy
+# node exceeds.
+RAY_START_SECONDS: Final = 300
+
+# Environment variable of the head with the uid of its RLHFJob, which distinguishes the job from an
+# earlier one of its name.
+JOB_UID_VARIABLE: Final = "RLHF_JOB_UID"
 
 # Environment variable with the name of a pod's fork server, which starts its workers.
 FORK_SERVER_VARIABLE: Final = "RLHF_FORK_SERVER"
@@ -63,6 +76,8 @@ CODE_FOLDER: Final = "/etc/rlhf/code"
 RUN_FOLDER: Final = "/rlhf/run"
 # Log of the job's drivers in the run's folder; readable after the head pod is deleted.
 DRIVER_LOG: Final = "logs/driver.log"
+# Exists in a head pod that is being ended: then the driver's last report is not waited for.
+POD_ENDING_FILE: Final = "/tmp/rlhf-pod-ending"
 # The download cache of the Hugging Face hub (HF_HOME).
 HUB_FOLDER: Final = "/rlhf/hub"
 
@@ -78,6 +93,12 @@ HEAD_CPUS: Final = 0
 def cluster_name(job: str, attempt: int) -> str:
     """Name of the RayCluster of a job's attempt; unique among all jobs."""
     return f"{job}-{attempt}"
+
+
+def is_cluster_name(name: str | None, job: str) -> bool:
+    """True if it is the name of the RayCluster of an attempt of this job."""
+    prefix, _, attempt = (name or "").rpartition("-")
+    return prefix == job and attempt.isdecimal()
 
 
 def submission_id(job: str, attempt: int, restart: int) -> str:

@@ -56,12 +56,17 @@ Quantity = Annotated[
 def quantity_value(quantity: str) -> int:
     """Parse a quantity to an integer number of bytes or cores, rounded up, at most 2^63 - 1.
     Kubernetes rounds the same way."""
+    return min(ceil(quantity_amount(quantity)), MAX_AMOUNT)
+
+
+def quantity_amount(quantity: str) -> Fraction:
+    """Parse a quantity to its exact number of bytes or cores."""
     parts = re.fullmatch(r"([0-9.]+)(?:[eE]([+-]?[0-9]+)|([A-Za-z]*))", quantity)
     assert parts is not None, f"not a quantity: {quantity}"
     amount, exponent, unit = parts.groups()
     # Fractions: floats would round large amounts.
     scale = Fraction(10) ** int(exponent) if exponent else _UNITS[unit]
-    return min(ceil(Fraction(amount) * scale), MAX_AMOUNT)
+    return Fraction(amount) * scale
 
 
 def guess_quantity(text: str) -> str | None:

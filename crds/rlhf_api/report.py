@@ -57,6 +57,27 @@ class CheckpointReport(Contract):
     """Its path, as the workers see it."""
 
 
+class SavingProblem(StrEnum):
+    """Cause of a failure to save."""
+
+    NO_SPACE = "NoSpace"
+    """The disk or a quota is full."""
+    WRITE_FAILED = "WriteFailed"
+    """Any other error of the storage."""
+
+
+class SavingReport(Contract):
+    """Outcome of the last attempt to save, and of earlier ones."""
+
+    failures: NonNegativeCount = 0
+    """Checkpoints that this driver could not write."""
+    reason: Identifier | None = None
+    """Cause of the last failure, a SavingProblem. Readers accept other values. Default: it
+    succeeded."""
+    message: Annotated[str, Field(max_length=4096)] = ""
+    """One line for people: the step of the first failed attempt, and the error of the last."""
+
+
 class StatusReport(Contract):
     """One report of a run."""
 
@@ -83,8 +104,15 @@ class StatusReport(Contract):
     """Prompt and response tokens per second of the last step. Default: not known yet."""
     checkpoint: CheckpointReport | None = None
     """The last complete checkpoint. Default: none yet."""
+    saving: SavingReport | None = None
+    """Outcome of saving. Default: it has saved nothing yet, or is of an earlier release."""
+    takeover: Text | None = None
+    """Sentence for people about the takeover of its folder from an earlier run. Default: the folder
+    was new."""
     restarts: NonNegativeCount = 0
     """Number of times this driver has replaced its workers."""
+    disruptions: NonNegativeCount = 0
+    """Restarts that followed the loss of a node, as part of restarts."""
     steps_repeated: NonNegativeCount = 0
     """Steps that were repeated because no checkpoint contained them."""
     heartbeat_seconds: Count | None = None

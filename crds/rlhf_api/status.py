@@ -87,6 +87,9 @@ class ConditionType(StrEnum):
     """All steps are done."""
     FAILED = "Failed"
     """The job ended before all steps were done."""
+    CHECKPOINTS_FAILING = "CheckpointsFailing"
+    """The last checkpoint could not be written, or the driver waits for space; present only while
+    true."""
 
 
 class ConditionStatus(StrEnum):
@@ -183,6 +186,13 @@ class ProgressStatus(Contract):
     """Time at which the operator accepted the report."""
 
 
+class CheckpointStatus(CheckpointReport):
+    """The last complete checkpoint."""
+
+    time: Time | None = None
+    """Time at which the operator learned of it. Default: an earlier release wrote the status."""
+
+
 class RestartStatus(Contract):
     """Numbers of restarts."""
 
@@ -195,7 +205,11 @@ class RestartStatus(Contract):
     total: NonNegativeCount = 0
     """Sum of these since the job was created."""
     since_checkpoint: NonNegativeCount = 0
-    """Sum of these since the last new checkpoint; failurePolicy.maxRestarts limits it."""
+    """Restarts since the last new checkpoint that count; failurePolicy.maxRestarts limits them."""
+    disruptions: NonNegativeCount = 0
+    """Restarts that followed a drained, preempted or lost node, as part of total."""
+    disruptions_since_checkpoint: NonNegativeCount = 0
+    """The same since the last new checkpoint; failurePolicy.maxDisruptions limits them."""
     in_a_row: NonNegativeCount = 0
     """Restarts since the last new checkpoint, including those that do not count; the backoff grows
     with them."""
@@ -244,8 +258,12 @@ class DriverStatus(Contract):
     """Exit code of the driver. Default: it has not ended, or the code is unknown."""
     incarnations: NonNegativeCount = 0
     """Number of times it has replaced its workers, as already counted in restarts."""
+    disruptions: NonNegativeCount = 0
+    """Incarnations that followed the loss of a node, as already counted in restarts."""
     steps_repeated: NonNegativeCount = 0
     """Steps that it has repeated, as already counted in restarts."""
+    checkpoint_failures: NonNegativeCount = 0
+    """Checkpoints that it could not write, as already counted in the job's checkpointFailures."""
 
 
 class ArtifactStatus(Contract):
@@ -277,7 +295,7 @@ class RLHFJobStatus(Contract):
     completion_time: Time | None = None
     """Time at which the job succeeded or failed. Default: it has not ended."""
     gpus: NonNegativeCount = 0
-    """Number of GPUs that the job uses."""
+    """Number of GPUs that its pods occupy. Pods that wait for a node have none."""
     gpus_accounted_time: Time | None = None
     """Time up to which gpuSeconds is counted. Default: the job uses no GPU."""
     gpu_seconds: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
@@ -289,8 +307,13 @@ class RLHFJobStatus(Contract):
     """Summary of the plan. Default: none yet."""
     progress: ProgressStatus | None = None
     """Progress of the job. Default: its driver has not reported yet."""
-    checkpoint: CheckpointReport | None = None
+    checkpoint: CheckpointStatus | None = None
     """The last complete checkpoint. Default: none yet."""
+    checkpoint_failures: NonNegativeCount = 0
+    """Checkpoints that could not be written since the job was created."""
+    takeover: Text | None = None
+    """Sentence for people about the takeover of its folder from an earlier run. Default: the folder
+    was new, or its driver has not reported yet."""
     restarts: RestartStatus = RestartStatus()
     """Numbers of restarts."""
     attempts: NonNegativeCount = 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from urllib3 import BaseHTTPResponse
-from urllib3.exceptions import HTTPError
+from urllib3 import BaseHTTPResponse, Retry
+from urllib3.exceptions import HTTPError, InvalidHeader
 from websocket import WebSocketException
 
 from rlhf_kube.api_server import JSON, ApiServer, Request
@@ -37,6 +38,8 @@ PAGE_SIZE = 50
 """Largest number of objects in one page of a list."""
 WATCH_SECONDS = 60
 """Duration of a watch; bounds how long a dead connection stays unnoticed."""
+MIN_PAUSE_SECONDS = 1.0
+"""Shortest pause before a request is repeated, whatever the API server asks for."""
 
 
 @dataclass
@@ -53,6 +56,10 @@ class KubeClient:
     """Called with the method of every request."""
     on_answer: Callable[[], None] = field(default=lambda: None)
     """Called at every answer: the connection works."""
+    pause: Callable[[float], None] = time.sleep
+    """Sleeps for a number of seconds."""
+    now: Callable[[], float] = time.monotonic
+    """A clock in seconds."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -220,12 +227,13 @@ class KubeClient:
             raise self.server.unreachable(request.doing, error) from error
 
     def _send(self, request: Request, is_stream: bool = False) -> BaseHTTPResponse:
-        """Make a request and return its successful response."""
-        self.on_request(request.method)
-        # A watch may be quiet until the server ends it.
-        seconds = self.caller.answer_seconds + WATCH_SECONDS * is_stream
-        answer = self.server.ask(request, seconds, is_stream)
-        self.on_answer()
+        """Return the successful response of a request; repeat one that a busy server puts off."""
+        give_up = self.now() + self.caller.busy_seconds
+        answer = self._ask(request, is_stream)
+        while (seconds := _pause_seconds(request, answer)) and self.now() + seconds <= give_up:
+            answer.drain_conn()
+            self.pause(seconds)
+            answer = self._ask(request, is_stream)
         if 200 <= answer.status < 300:
             return answer
         try:
@@ -234,8 +242,32 @@ class KubeClient:
             raise self.server.unreachable(request.doing, error) from error
         raise self._error(refusal, request.kind, request.doing)
 
+    def _ask(self, request: Request, is_stream: bool) -> BaseHTTPResponse:
+        self.on_request(request.method)
+        # A watch may be quiet until the server ends it.
+        seconds = self.caller.answer_seconds + WATCH_SECONDS * is_stream
+        answer = self.server.ask(request, seconds, is_stream)
+        self.on_answer()
+        return answer
+
     def _error(self, refusal: Refusal, kind: Kind | None, doing: str) -> KubeError:
         return refusal_error(refusal, kind, doing, self.server.address, self.caller.subject)
+
+
+def _pause_seconds(request: Request, answer: BaseHTTPResponse) -> float | None:
+    """Return the seconds until a busy API server wants the request again.
+
+    None: the server does not ask for it, or the request must not be repeated.
+    """
+    # 429: the server has not begun with it. After another error a write may have had its effect.
+    is_safe = answer.status == 429 or (request.method == "GET" and answer.status >= 500)
+    header = answer.headers.get("Retry-After")
+    if header is None or not is_safe:
+        return None
+    try:
+        return max(MIN_PAUSE_SECONDS, Retry().parse_retry_after(header))
+    except InvalidHeader:
+        return None
 
 
 def _items(kind: Kind, pages: Iterable[Manifest]) -> Iterator[Manifest]:

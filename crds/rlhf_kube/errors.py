@@ -11,6 +11,7 @@ KubeError
     ├── Forbidden        the user is unknown, or no role allows the request
     ├── NotAdmitted      a quota, an admission policy or a webhook rejects the object
     ├── Invalid          the object breaks the schema or the rules of its kind
+    │   └── UnknownField the kind's definition is of another version
     └── NotInstalled     the API server does not serve the kind
 
 `reason` and `exit_code` are those of the command; the operator's reasons are in
@@ -87,6 +88,10 @@ class NotAdmitted(Refused):
 
 class Invalid(Refused):
     """The object breaks the schema or the rules of its kind."""
+
+
+class UnknownField(Invalid):
+    """The object has a field that the kind's definition in the cluster lacks."""
 
 
 class NotInstalled(Refused):

@@ -20,6 +20,7 @@ class Kind(Enum):
     SECRET = ("v1", "Secret", "secrets")
     CLAIM = ("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
     POLICY = ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+    BUDGET = ("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
     LEASE = ("coordination.k8s.io/v1", "Lease", "leases")
     EVENT = ("events.k8s.io/v1", "Event", "events")
     CORE_EVENT = ("v1", "Event", "events")

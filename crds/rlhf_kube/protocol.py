@@ -22,6 +22,8 @@ class Caller:
     """In texts of errors, such as `you`."""
     answer_seconds: float
     """Longest silence of the API server."""
+    busy_seconds: float = 0.0
+    """Time for which a request is repeated while a busy API server puts it off. 0: it is not."""
 
 
 class Kube(Protocol):

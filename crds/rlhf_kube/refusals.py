@@ -18,6 +18,7 @@ from rlhf_kube.errors import (
     NotAdmitted,
     NotFound,
     NotInstalled,
+    UnknownField,
     Unreachable,
 )
 from rlhf_kube.kinds import Kind
@@ -102,7 +103,7 @@ def refusal_error(
     if _is_conflict(refusal):
         return _conflict(refusal, doing)
     if match := _UNKNOWN_FIELD.search(message):  # an answer with status 500
-        return Invalid(
+        return UnknownField(
             f"the API server refuses to {doing}: it has no field {match[1]}; its RLHFJob CRD is of "
             "another version than this program; install the same version of both"
         )

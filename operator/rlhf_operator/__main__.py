@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 from rlhf_api.on_cluster import FIELD_MANAGER
@@ -21,6 +22,7 @@ from rlhf_operator.clients.cached_kube import CachedKube
 from rlhf_operator.clients.discovery import require_job_kind
 from rlhf_operator.clients.fair_semaphore import FairThreadPool
 from rlhf_operator.clients.head.http import HttpClient
+from rlhf_operator.clients.run_folders import RunFolders
 from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.identity import Identity, key_in_cluster, key_in_file
@@ -30,14 +32,27 @@ from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.app import App
 from rlhf_operator.process.head_connection import head_client, head_connector
 from rlhf_operator.process.health import Health, LastAnswer, serve
-from rlhf_operator.process.leadership import Leadership, LeaseLost, keep_leading, wait_to_lead
+from rlhf_operator.process.leadership import (
+    GIVE_UP_SECONDS,
+    LEASE_ANSWER_SECONDS,
+    LEASE_SECONDS,
+    Leader,
+    Leadership,
+)
 from rlhf_operator.process.logs import set_up_logs
 from rlhf_operator.process.metrics import Metrics
 from rlhf_operator.process.reconciler import Reconciler
 from rlhf_operator.process.stop import Stop
 
 log = logging.getLogger(__name__)
-CALLER = Caller(FIELD_MANAGER, "the operator", answer_seconds=30.0)
+CALLER = Caller(
+    FIELD_MANAGER,
+    "the operator",
+    answer_seconds=30.0,
+    # A write may begin GIVE_UP_SECONDS after the last renewal. It is not sent again when another
+    # replica may hold the Lease.
+    busy_seconds=LEASE_SECONDS - GIVE_UP_SECONDS,
+)
 OUTSIDE = "outside"
 """Release of an operator outside of the cluster, which has no Lease."""
 DESCRIPTION = "Runs RLHFJobs on the RayClusters that it makes for them."
@@ -54,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = load_config(options.config)
         set_up_logs(config.log_level, config.log_format)
         return _run(config, options.kubeconfig, options.key_file)
-    except (BadConfig, KubeError, LeaseLost, OSError) as error:
+    except (BadConfig, KubeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, BadConfig | KubeconfigUnusable) else 4
 
@@ -83,18 +98,18 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         os.environ["KUBECONFIG"] = str(kubeconfig.absolute())  # kopf reads only this
     namespace = config.operator_namespace or os.environ.get("POD_NAMESPACE")
     answers, metrics = LastAnswer(), Metrics()
-    server = _api_server(kubeconfig, config)
+    server = _api_server(kubeconfig, config.reconcile_workers)
     kube = KubeClient(server, CALLER, on_request=metrics.count_request, on_answer=answers.record)
     if not config.namespaces:  # a lost namespace is reported by its own watch
         require_job_kind(kube, None)
     key = _key(kube, config, namespace, key_file)
     release = f"{namespace}/{config.lease_name}" if key_file is None else OUTSIDE
-    leadership = None
+    leader = None
     if namespace is not None and key_file is None:
-        leadership = Leadership(kube, namespace, config.lease_name, _identity())
+        leader = Leader(_leadership(kubeconfig, namespace, config.lease_name))
     planner = Planner(config.planner_processes)
     identity = Identity(key, release)
-    cached = CachedKube(kube)
+    cached = CachedKube(kube, RunFolders(config.job_defaults.storage))
     observer = Observer(cached, identity, planner, config.job_defaults)
     threads = FairThreadPool(config.reconcile_workers)
     client = head_client(config, lambda: server.access)
@@ -112,15 +127,20 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
             frozen_report_seconds=config.bounds.frozen_report_seconds,
             partial_cluster_seconds=config.bounds.room_seconds,
         ),
+        (lambda: True) if leader is None else leader.may_act,
     )
     app = App(config, cached, reconciler, in_cluster=kubeconfig is None)
     metrics.set_sources(lambda: len(app.queue) + len(threads), lambda: answers.age_seconds)
     # A replica on standby is ready: else a rolling update would wait for it for ever.
-    health = Health(lambda: answers.age_seconds, lambda: app.is_started or app.is_standby)
+    health = Health(
+        lambda: answers.age_seconds,
+        lambda: app.is_started or app.is_standby,
+        lambda: reconciler.definition_problem,
+    )
     # In a thread of its own, so that it answers while the event loop is busy.
     stop_serving = serve(config.port, metrics.registry, health)
     try:
-        asyncio.run(_run_and_close(app, leadership, client, threads))
+        asyncio.run(_run_and_close(app, leader, client, threads))
     finally:
         stop_serving()
         threads.close()
@@ -129,16 +149,22 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
     return 0
 
 
-def _api_server(kubeconfig: Path | None, config: OperatorConfig) -> ApiServer:
+def _api_server(kubeconfig: Path | None, num_connections: int) -> ApiServer:
     # One connection per thread: more would never be used at the same time.
     if kubeconfig is None:
-        return ApiServer.in_cluster(CALLER.name, config.reconcile_workers)
-    return ApiServer.from_kubeconfig((kubeconfig,), None, CALLER.name, config.reconcile_workers)
+        return ApiServer.in_cluster(CALLER.name, num_connections)
+    return ApiServer.from_kubeconfig((kubeconfig,), None, CALLER.name, num_connections)
 
 
-def _identity() -> str:
-    """Return a unique name of this replica, also among earlier processes in the same pod."""
-    return f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+def _leadership(kubeconfig: Path | None, namespace: str, name: str) -> Leadership:
+    """Return this process's view of the Lease, with a connection of its own."""
+    # It competes for the Lease at its own interval, so that no request is repeated.
+    caller = replace(CALLER, answer_seconds=LEASE_ANSWER_SECONDS, busy_seconds=0.0)
+    kube = KubeClient(_api_server(kubeconfig, 1), caller)
+    pod = os.environ.get("POD_UID", "")
+    host = f"{socket.gethostname()}-{pod}" if pod else socket.gethostname()
+    identity = f"{host}-{uuid.uuid4().hex[:8]}"
+    return Leadership(kube, namespace, name, identity, pod=host if pod else "")
 
 
 def _key(kube: Kube, config: OperatorConfig, namespace: str | None, file: Path | None) -> bytes:
@@ -153,43 +179,38 @@ def _key(kube: Kube, config: OperatorConfig, namespace: str | None, file: Path |
 
 
 async def _run_and_close(
-    app: App, leadership: Leadership | None, client: HttpClient, threads: FairThreadPool
+    app: App, leader: Leader | None, client: HttpClient, threads: FairThreadPool
 ) -> None:
     try:
-        await _run_or_stand_by(app, leadership, threads)
+        await _run_or_stand_by(app, leader, threads)
     finally:
         await client.close()
 
 
-async def _run_or_stand_by(
-    app: App, leadership: Leadership | None, threads: FairThreadPool
-) -> None:
+async def _run_or_stand_by(app: App, leader: Leader | None, threads: FairThreadPool) -> None:
+    """Run from the moment on when this replica leads for the first time."""
     stop = Stop()
     stop.handle_signals()
-    if leadership is None:
+    if leader is None:
         await app.run(stop)
         return
-    app.is_standby = True
-    if await wait_to_lead(leadership, stop):
-        app.is_standby = False
-        await _lead(app, leadership, threads, stop)
+    loop = asyncio.get_running_loop()
 
+    def on_change(leads: bool) -> None:
+        loop.call_soon_threadsafe(app.set_leading, leads)
 
-async def _lead(app: App, leadership: Leadership, threads: FairThreadPool, stop: Stop) -> None:
-    """Run while this replica holds the Lease, then give the Lease back."""
-    renewing = asyncio.create_task(keep_leading(leadership, stop))
-    # Losing the Lease stops the work at once: another replica may act.
-    renewing.add_done_callback(lambda _: stop.set())
+    app.set_leading(False)
+    leader.start(on_change)
     try:
-        await app.run(stop)
+        await app.stand_by(stop)
+        if not stop.is_set():
+            await app.run(stop)
     finally:
-        stop.set()
-        await renewing
         await asyncio.to_thread(threads.close)  # requests in progress end before others act
         try:
-            await asyncio.to_thread(leadership.release)
+            await asyncio.to_thread(leader.close)
         except KubeError as error:
-            log.warning("the Lease %s cannot be released: %s", leadership.name, error)
+            log.warning("the Lease cannot be released: %s", error)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ WATCHED: Final = (
     Permission(
         GROUP,
         (PLURAL,),
-        ("get", "list", "watch", "patch"),
-        "follow jobs; patch is for the finalizer, a job's spec is never written",
+        ("get", "list", "watch"),
+        "follow jobs; the operator writes nothing of a job but its status",
     ),
     Permission(GROUP, (f"{PLURAL}/status",), ("patch",), "report the state of a job"),
     Permission(
@@ -47,8 +47,9 @@ WATCHED: Final = (
     Permission(
         "ray.io",
         ("rayclusters",),
-        ("get", "list", "watch", "create", "delete"),
-        "one cluster for each attempt of a job, under a name that nobody else has taken",
+        ("get", "list", "watch", "create", "patch", "delete"),
+        "one cluster for each attempt of a job, under a name that nobody else has taken; patch "
+        "releases the workers of a job that has ended",
     ),
     Permission(
         "",
@@ -70,6 +71,12 @@ WATCHED: Final = (
         "keep others away from a job's pods",
     ),
     Permission(
+        "policy",
+        ("poddisruptionbudgets",),
+        ("create",),
+        "keep drains away from pods of jobs that ask for it",
+    ),
+    Permission(
         "",
         ("persistentvolumeclaims",),
         ("get",),
@@ -82,7 +89,7 @@ WATCHED: Final = (
         "check if another release, which created a job's cluster, is still installed",
     ),
     Permission("", ("events",), ("list",), "report kubelets' reasons why a pod does not start"),
-    Permission("events.k8s.io", ("events",), ("create",), "record events about jobs"),
+    Permission("", ("events",), ("create",), "record events about jobs"),
 )
 """Rights in every namespace with jobs: all, or those of the chart's watchNamespaces. No rights to
 watch kinds or namespaces."""

@@ -31,7 +31,7 @@ class ChatRequest:
     model: str
     """A run, a step's checkpoint, a model's folder, a builtin model, or an id on the hub."""
     best: bool = False
-    """Of a run: its best checkpoint."""
+    """True to take a run's best checkpoint."""
     temperature: float | None = None
     """None: the job's, as for the settings below."""
     max_tokens: int | None = None
@@ -48,7 +48,7 @@ class ChatModel:
     source: DataSource
     """Form of prompts: system prompt, chat template and its arguments."""
     temperature: float
-    """Of sampling; 0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     max_tokens: int
     """Limit of an answer's tokens."""
 

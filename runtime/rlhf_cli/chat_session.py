@@ -30,7 +30,7 @@ def run_chat(request: ChatRequest) -> None:
 
 
 class Answering(Protocol):
-    """What answers prompts."""
+    """A model that answers prompts."""
 
     def answer(self, text: str, write: Callable[[str], None]) -> str:
         """Answer a prompt; `write` takes the parts of the answer."""

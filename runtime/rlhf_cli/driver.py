@@ -16,18 +16,25 @@ from pathlib import Path
 import typer
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.on_cluster import DRIVER_LOG, FINAL_REPORT, TOKEN_VARIABLE, job_from_submission
+from rlhf_api.on_cluster import (
+    DRIVER_LOG,
+    FINAL_REPORT,
+    POD_ENDING_FILE,
+    TOKEN_VARIABLE,
+    job_from_submission,
+)
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.report import RunPhase
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.command_errors import print_error
 from rlhf_cli.driver_log import DriverLog
+from rlhf_cli.folder_owner import FolderOwner, claim_folder, require_folder_of
 from rlhf_cli.manifests import annotate_lines, require_one_job
 from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices
 from rlhf_cli.rate_changes import changed_rates
 from rlhf_cli.recorded_run import classify_ending
-from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
+from rlhf_cli.resume import ON_CLUSTER, check_changes, open_store, prepare_run_folder
 from rlhf_cli.stopping import defer_signals, install_signal_handlers
 from rlhf_cli.train import TrainingTask, train
 from rlhf_cli.user_code import mounted_code
@@ -69,6 +76,8 @@ class DriverStart:
     """The Ray cluster; auto: from the environment."""
     code: Path
     """Mount point of the user's own Python."""
+    job_uid: str | None = None
+    """Uid of the RLHFJob. None: no operator, or one of an earlier release, started this driver."""
     inject: tuple[str, ...] = ()
     """Faults to cause, as --inject writes them."""
 
@@ -111,8 +120,9 @@ def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
     with suppress(KeyboardInterrupt):
         install_signal_handlers(deferred)
         deferred.raise_if_requested()
-        # Without a token nobody can acknowledge.
-        board.wait_until_acknowledged(LINGER_SECONDS if token else 0.0)
+        # Without a token nobody can acknowledge. The operator asks no head that is being ended.
+        is_awaited = bool(token) and not Path(POD_ENDING_FILE).exists()
+        board.wait_until_acknowledged(LINGER_SECONDS if is_awaited else 0.0)
     server.close()
     raise typer.Exit(board.latest.exit_code or ExitCode.DONE)
 
@@ -136,16 +146,21 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
         graphs, plan = ready.planned
         require_targets(faults, plan.num_devices)
         require_own_phase(faults)
-        # Only from here on: a job that is refused writes nothing into the run's folder.
-        log.keep_at(folder.path / DRIVER_LOG)
+        owner = FolderOwner(
+            namespace=job.metadata.namespace or "", name=job.name, uid=start.job_uid
+        )
         with _locked(
-            folder.path, BoundedWait(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
+            folder.path, owner, BoundedWait(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
         ):
+            takeover = claim_folder(folder.path, owner, job.spec.checkpoint.start)
+            # Only from here on: a job that is refused writes nothing into a folder.
+            log.keep_at(folder.path / DRIVER_LOG)
+            _report_takeover(takeover, board)
             store = open_store(job, folder, fresh=False)
             # A driver that is started again after the job's end only reports that end again.
-            if not prepare_run_folder(folder, job, fresh=False, lines=ready.lines):
-                return _report_earlier_result(folder, board)
-            changed = check_changes(job, folder, store, devices_text(plan), ready.lines)
+            if not prepare_run_folder(folder, job, False, ready.lines, ON_CLUSTER):
+                return _report_earlier_result(folder, board, takeover)
+            changed = check_changes(job, folder, store, devices_text(plan), ready.lines, ON_CLUSTER)
             # Nodes may have to be created by an autoscaler, which the manifest's deadline allows
             # for.
             nodes_deadline_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
@@ -184,15 +199,18 @@ def require_shared_storage(job: RLHFJob) -> None:
 
 
 @contextmanager
-def _locked(folder: Path, wait: BoundedWait) -> Iterator[None]:
-    """Lock the run's folder; wait for a lost driver to release it.
+def _locked(folder: Path, owner: FolderOwner, wait: BoundedWait) -> Iterator[None]:
+    """Lock the run's folder; wait for a lost driver of the same job to release it.
 
     Raises:
+        FolderOfAnotherJob: the folder belongs to another job.
         DirtyCluster: it does not release it in time.
     """
     with ExitStack() as stack:
 
         def locked_by() -> str:
+            # Before each try: the lock's owner may be another job, which has just begun.
+            require_folder_of(folder, owner)
             try:
                 stack.enter_context(lock_folder(folder))
             except FolderInUse as error:
@@ -200,23 +218,36 @@ def _locked(folder: Path, wait: BoundedWait) -> Iterator[None]:
             return ""
 
         # The owner may be a driver whose end is not complete yet.
-        if owner := wait.until_free(locked_by):
+        if holder := wait.until_free(locked_by):
             raise DirtyCluster(
-                f"an earlier driver still writes to the run's folder: got {owner}; after "
+                f"an earlier driver still writes to the run's folder: got {holder}; after "
                 f"{wait.seconds:g} s; end that driver; the job then resumes from its newest "
                 "checkpoint"
             )
         yield
 
 
-def _report_earlier_result(folder: RunFolder, board: StatusBoard) -> str:
-    """Report the last step of a run that had ended before. Returns why it ended early, if so."""
+def _report_takeover(takeover: str, board: StatusBoard) -> None:
+    """Report and log how the job has taken over its folder; nothing if it was new."""
+    if takeover:
+        _notify(takeover)
+        board.update(takeover=takeover)
+
+
+def _report_earlier_result(folder: RunFolder, board: StatusBoard, takeover: str) -> str:
+    """Report the last step of a run that had ended before.
+
+    Returns:
+        Why it ended early, and whose run it was. Empty: all steps of the job's own run are done.
+    """
     records = folder.read()
     reached = [step for step in records.steps if step.step <= records.reached_step]
     if reached:
         last = reached[-1]
         board.update(step=last.step, metrics=reportable(last.metrics))
-    return records.end.message if records.end else ""
+    cause = records.end.message if records.end else ""
+    # The job has trained nothing if the run was another one's.
+    return f"{cause or 'all steps are done'}; {takeover}" if takeover else cause
 
 
 def _notify(text: str) -> None:

@@ -1,8 +1,9 @@
-"""What an earlier run or evaluation has left in a folder: its manifest, and its files."""
+"""Manifest and files of an earlier run or evaluation in a folder."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 
@@ -37,18 +38,31 @@ def put_aside(folder: RunFolder, kind: str) -> None:
         FolderUnusable: they cannot be moved.
     """
     aside = _free_name(folder.path)
+    # The lock stays, because this process holds it.
+    move_files(folder.path, aside, {LOCK}, kind)
+    sys.stderr.write(f"the earlier {kind} was put aside: {aside}\n")
+
+
+def move_files(folder: Path, aside: Path, kept: Collection[str], kind: str) -> None:
+    """Move the entries of a folder, except for some names, to another one on the same disk.
+
+    Args:
+        aside: is created; it may have the files that an interrupted move has put there.
+        kind: "run" or "evaluation", for messages.
+
+    Raises:
+        FolderUnusable: they cannot be moved.
+    """
     try:
-        aside.mkdir()
-        for entry in folder.path.iterdir():
-            # The lock stays, because this process holds it.
-            if entry.name != LOCK:
+        aside.mkdir(parents=True, exist_ok=True)
+        for entry in sorted(folder.iterdir()):
+            if entry.name not in kept:
                 entry.rename(aside / entry.name)
     except OSError as error:
         raise FolderUnusable(
             f"the earlier {kind} cannot be put aside: got {error}; correct the permissions, or "
-            "choose another folder with --output"
+            "choose another folder"
         ) from error
-    sys.stderr.write(f"the earlier {kind} was put aside: {aside}\n")
 
 
 def _free_name(path: Path) -> Path:

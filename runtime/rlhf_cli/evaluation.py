@@ -34,17 +34,17 @@ from rlhf_runtime.errors import FolderUnusable
 from rlhf_runtime.forkserver.standby import choose_fork_server
 from rlhf_runtime.models.folder import CONFIG_FILE
 from rlhf_runtime.preflight.findings import QUICK
-from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.progress import make_progress
 from rlhf_runtime.telemetry.record_lines import plain_values
 from rlhf_runtime.telemetry.records import EvaluationRecord, Outcome
 from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.run_recorder import RunRecorder
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
 EVALUATION = "Evaluation"
 """Stands for the algorithm's type in records."""
 PREFIX = "evaluation/"
-"""Of the metrics of evaluations."""
+"""Prefix of the metrics of evaluations."""
 
 
 @dataclass(frozen=True)
@@ -137,18 +137,18 @@ def _evaluate(
         from rlhf_runtime.controller.worker_sites import OneMachine
 
         site = OneMachine(fork_server)
-        journal = Journal(folder, make_progress(sys.stderr), TrackerGroup({}))
+        recorder = RunRecorder(folder, make_progress(sys.stderr), TrackerGroup({}))
         record = replace(
             run_record(job, plan, folder), algorithm=EVALUATION, total_steps=0, warm_start_steps=0
         )
-        with recorded_run(job, plan, journal, record, site, stop) as open_site:
+        with recorded_run(job, plan, recorder, record, site, stop) as open_site:
             for notice in (*checked.warnings, *unchecked_notices(checked), standby_notice):
                 if notice:
-                    journal.notice(notice)
+                    recorder.notice(notice)
             open_site()
             settings = worker_settings(folder, checked.python_path)
-            result = run_evaluation(job, plan, settings, journal, site, step)
-            journal.end(Outcome.SUCCEEDED)
+            result = run_evaluation(job, plan, settings, recorder, site, step)
+            recorder.end(Outcome.SUCCEEDED)
     return result
 
 

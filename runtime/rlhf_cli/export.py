@@ -48,7 +48,7 @@ class ExportRequest:
     force: bool = False
     """Replace existing files in `output`."""
     best: bool = False
-    """Of a run: the best checkpoint instead of the newest."""
+    """True to take a run's best checkpoint instead of the newest."""
 
 
 def export_checkpoint(request: ExportRequest) -> None:

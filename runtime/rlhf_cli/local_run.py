@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from rlhf_api.errors import OverrideError
+from rlhf_api.spec.checkpoint import StartMode
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.manifests import STDIN, annotate_lines, require_one_job
@@ -143,6 +144,7 @@ def _train(
                         f"spec.{section} is for clusters; rlhf run ignores it"
                         for section in ignored_sections(job)
                     ),
+                    *start_notices(job),
                     *lint_job(job, graphs, plan.device),
                     *checked.warnings,
                     *unchecked_notices(checked),
@@ -156,6 +158,17 @@ def ignored_sections(job: RLHFJob) -> list[str]:
     """Sections that have no effect on one machine, by their wire names."""
     fields = type(job.spec).model_fields
     return [fields[name].alias or name for name in IGNORED if name in job.spec.model_fields_set]
+
+
+def start_notices(job: RLHFJob) -> list[str]:
+    """A sentence if the manifest starts over on a cluster."""
+    # A job has no uid here: a second `rlhf run` would start over instead of resuming.
+    if job.spec.checkpoint.start is StartMode.CONTINUE:
+        return []
+    return [
+        f"spec.checkpoint.start: {job.spec.checkpoint.start} is for clusters; rlhf run ignores it: "
+        "use --fresh"
+    ]
 
 
 def resume_command(

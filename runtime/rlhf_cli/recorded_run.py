@@ -26,9 +26,9 @@ from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.errors import RayFailed
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.telemetry.errors import CannotRecord
-from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.run_recorder import RunRecorder
 
 # Longer than any call: ranks wait in collectives for others that still generate. A hung rank is
 # found by failurePolicy.progressDeadlineSeconds, a dead one by Ray.
@@ -38,14 +38,19 @@ COLLECTIVE_SECONDS = 86400.0
 
 @contextmanager
 def recorded_run(
-    job: RLHFJob, plan: Plan, journal: Journal, record: RunRecord, site: Site, stop: StopRequest
+    job: RLHFJob,
+    plan: Plan,
+    recorder: RunRecorder,
+    record: RunRecord,
+    site: Site,
+    stop: StopRequest,
 ) -> Iterator[Callable[[], None]]:
     """Record the begin of a run; an error in the body is recorded as its end.
 
     Args:
         job: the manifest.
         plan: of the job.
-        journal: of the run; the body ends it if all went well.
+        recorder: of the run; the body ends it if all went well.
         record: the begin.
         site: of workers; closed at the end.
         stop: the signals of the user.
@@ -54,29 +59,28 @@ def recorded_run(
         A function that opens the site. Notices come first, because Ray may take a minute, or fail.
     """
     # The main thread may wait for Ray for ever, so another thread notices that Ray has died.
-    watch = RayWatch(site.require_ray, partial(_exit_now, journal))
+    watch = RayWatch(site.require_ray, partial(_exit_now, recorder))
 
     def open_site() -> None:
         begin = time.monotonic()
         site.open(plan.pools)
         install_signal_handlers(stop)  # Ray has replaced them by its own
         stop.raise_if_requested()
-        journal.started("ray", time.monotonic() - begin)
+        recorder.started("ray", time.monotonic() - begin)
         watch.start()
 
     try:
         # Manifest and plan are written first, so that the folder of a failed run shows what was
         # tried.
-        journal.folder.write_manifest(manifest_text(job))
-        journal.folder.write_plan(plan)
-        journal.begin(record)
+        recorder.describe(manifest_text(job), plan)
+        recorder.begin(record)
         yield open_site
     except BaseException as error:
         with suppress(CannotRecord):  # the error itself matters more
-            journal.end(*classify_ending(error))
+            recorder.end(*classify_ending(error))
         raise
     finally:
-        journal.close()
+        recorder.close()
         # Polling stops before Ray does; else Ray's end would count as a failure.
         watch.stop_polling()
         site.close()
@@ -129,15 +133,15 @@ def classify_ending(error: BaseException) -> tuple[Outcome, str, str]:
     return Outcome.FAILED, ExitCode.BUG.name, f"{type(error).__name__}: {error}"
 
 
-def _exit_now(journal: Journal, error: RayFailed) -> NoReturn:
+def _exit_now(recorder: RunRecorder, error: RayFailed) -> NoReturn:
     """End the process at once, from the thread that watches Ray."""
     # The main thread would not end: Ray is lost, and with it what it waits for.
     with suppress(Exception):  # the error itself matters more
-        journal.end(*classify_ending(error))
+        recorder.end(*classify_ending(error))
     with suppress(Exception):
-        journal.close()
+        recorder.close()
     # Ray may die after the last record of a successful job, while its processes end.
-    code = ExitCode.DONE if journal.outcome is Outcome.SUCCEEDED else print_error(error)
+    code = ExitCode.DONE if recorder.outcome is Outcome.SUCCEEDED else print_error(error)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     # sys.exit would end this thread only.

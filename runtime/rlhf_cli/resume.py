@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from rlhf_api.changes import differences, refused_changes, spec_document, with_new_defaults
@@ -20,16 +21,40 @@ from rlhf_runtime.checkpoint.storage import require_persistent, storage_unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.early_stop import early_stop
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed
-from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome, RunRecords
 from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.run_recorder import RunRecorder
 
 PERMANENT_ERRORS = (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError)
 """Errors that a retry does not mend: no such folder or bucket, a file, or no right to write."""
 
 
+@dataclass(frozen=True)
+class Advice:
+    """Advice for a run that cannot be resumed, or has finished."""
+
+    start_over: str
+    """Sentence without a full stop."""
+    more_steps: str
+    """Text that says how to set another number of steps."""
+
+
+ON_MACHINE = Advice(
+    "--fresh starts over and keeps that run aside, --output chooses another folder", "--steps"
+)
+ON_CLUSTER = Advice(
+    "to start over, delete the job and create it with checkpoint.start: Fresh, which keeps that "
+    "run aside, or with another checkpoint.storage.persistentVolumeClaim.subPath",
+    "schedule.steps",
+)
+
+
 def prepare_run_folder(
-    folder: RunFolder, job: RLHFJob, fresh: bool, lines: LineContext = nullcontext
+    folder: RunFolder,
+    job: RLHFJob,
+    fresh: bool,
+    lines: LineContext = nullcontext,
+    advice: Advice = ON_MACHINE,
 ) -> bool:
     """Return True if there is something to train in the folder.
 
@@ -38,6 +63,8 @@ def prepare_run_folder(
 
     Args:
         fresh: move an earlier run's files to a new folder beside it.
+        lines: adds line numbers of the manifest.
+        advice: for messages.
 
     Raises:
         CannotResume: a run has finished there under another manifest.
@@ -52,18 +79,18 @@ def prepare_run_folder(
     if records.runs and records.runs[-1].is_evaluation:
         raise FolderUnusable(
             f"the folder holds an evaluation: got {folder.path}, allowed a new folder or a run's; "
-            "choose another with --output, or put the evaluation aside with --fresh"
+            f"{advice.start_over}"
         )
     cause = _cause_of_end(records, job.spec)
     if cause is None:
         return True
     # "Already finished" would mislead if the run had another manifest.
-    _check_finished(job, folder, lines)
-    more = "a larger schedule.earlyStop.patience continues" if cause else "more --steps continue"
+    _check_finished(job, folder, lines, advice)
+    patience = "a larger schedule.earlyStop.patience continues"
+    more = patience if cause else f"more {advice.more_steps} continue"
     sys.stderr.write(
         f"already finished: {folder.path}{f' ({cause})' if cause else ''}; its report is "
-        f"{folder.report}. To train again use --fresh (this run is kept aside) or another "
-        f"--output; {more} from here.\n"
+        f"{folder.report}. To train again: {advice.start_over}; {more} from here.\n"
     )
     return False
 
@@ -89,7 +116,7 @@ def _cause_of_end(records: RunRecords, spec: RLHFJobSpec) -> str | None:
     return None if stop is None else str(stop)
 
 
-def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None:
+def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext, advice: Advice) -> None:
     """Check that a finished run belongs to this manifest.
 
     Raises:
@@ -105,8 +132,7 @@ def _check_finished(job: RLHFJob, folder: RunFolder, lines: LineContext) -> None
             sys.stderr.write(text + "\n")
     if problems:
         raise CannotResume(
-            f"a run of another manifest has finished in {folder.path}: --fresh starts over and "
-            "keeps that run aside, --output chooses another folder\n"
+            f"a run of another manifest has finished in {folder.path}: {advice.start_over}\n"
             + _located_text(problems, lines)
         )
 
@@ -141,22 +167,22 @@ def open_store(job: RLHFJob, folder: RunFolder, fresh: bool) -> CheckpointStore:
     return store
 
 
-def note_checkpoint_mismatch(store: CheckpointStore, has_run: bool, journal: Journal) -> None:
+def note_checkpoint_mismatch(store: CheckpointStore, has_run: bool, recorder: RunRecorder) -> None:
     """Record a notice where only one of folder and store belongs to an earlier run.
 
     Args:
         store: the job's checkpoints.
         has_run: True if the run's folder already contains a run.
-        journal: receives the notice.
+        recorder: receives the notice.
     """
     steps = store.steps()
     if steps and not has_run:
-        journal.notice(
+        recorder.notice(
             f"{store.address} has checkpoints of another run, up to step {steps[0]}: this one "
             "resumes there; to start from the beginning give another checkpoint.storage"
         )
     if has_run and not steps:
-        journal.notice(
+        recorder.notice(
             f"{store.address} has no checkpoint: the run in this folder starts from the beginning"
         )
 
@@ -167,6 +193,7 @@ def check_changes(
     store: CheckpointStore,
     devices: str = "",
     lines: LineContext = nullcontext,
+    advice: Advice = ON_MACHINE,
 ) -> list[str]:
     """Compare the manifest with that of the progress made so far.
 
@@ -176,6 +203,7 @@ def check_changes(
         store: of its checkpoints.
         devices: current devices as text; empty: they are not compared.
         lines: adds line numbers of the manifest.
+        advice: for messages.
 
     Returns:
         A sentence for each difference from the last start in this folder. New values are in force.
@@ -197,13 +225,13 @@ def check_changes(
                 "fewer steps than are trained already",
                 got=str(job.spec.schedule.steps),
                 allowed=f"at least {record.step}",
-                do="raise it, or start over (rlhf run: --fresh)",
+                do="raise it, or start over",
             )
         )
     if problems:
         raise CannotResume(
-            "the job cannot resume with this manifest; --fresh starts over and keeps this run "
-            "aside\n" + _located_text(problems, lines)
+            f"the job cannot resume with this manifest; {advice.start_over}\n"
+            + _located_text(problems, lines)
         )
     return [
         *_changed_fields(job, folder, saved),

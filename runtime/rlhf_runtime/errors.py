@@ -7,6 +7,7 @@ RlhfError
     ├── StaleWeights          generation weights differ from the trained ones        exit 1
     ├── NotLoaded             a role's weights are on the host                       exit 1
     ├── WorkerLost            a worker died                                          exit 4
+    ├── NodeLost              a node of the workers has left the Ray cluster         exit 4
     ├── NoProgress            a worker hangs                                         exit 4
     ├── WorkerRaised          a worker raised no RlhfError                           exit 1
     ├── TrainingDiverged      no update was finite for many steps                    exit 3
@@ -19,10 +20,12 @@ RlhfError
     ├── NodesMissing          the cluster has fewer nodes than the plan needs        exit 4
     ├── DirtyCluster          an earlier driver's workers are still there            exit 4
     ├── FolderInUse           another run writes to the output folder                exit 2
+    ├── FolderOfAnotherJob    the folder on the volume belongs to another job        exit 2
     ├── FolderUnusable        the output folder cannot be created or written         exit 2
     ├── CheckpointFailed      a checkpoint could not be written                      exit 4
     ├── StorageUnusable       checkpoints cannot be stored at the manifest's address exit 2
     ├── ModelNotSaved         the trained model could not be written                 exit 4
+    ├── NoSpace               the disk was full for too long                         exit 4
     ├── StorageFailed         checkpoints can be neither read nor written there      exit 4
     ├── StorageInUse          another run saves its checkpoints there                exit 2
     ├── CannotResume          a fixed field of the manifest has changed              exit 2
@@ -37,6 +40,8 @@ from pathlib import Path
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.exits import ExitCode
+from rlhf_api.report import SavingProblem
+from rlhf_runtime.disk_space import with_cause
 
 
 class RuntimeFailure(RlhfError):
@@ -78,6 +83,13 @@ class WorkerLost(RuntimeFailure):
     """A worker process died."""
 
     reason = "WorkerLost"
+    exit_code = ExitCode.RETRIABLE
+
+
+class NodeLost(RuntimeFailure):
+    """A node of the workers has left the Ray cluster: it was drained, preempted or lost."""
+
+    reason = "NodeLost"
     exit_code = ExitCode.RETRIABLE
 
 
@@ -195,10 +207,21 @@ class ModelNotSaved(RuntimeFailure):
 
 def model_not_saved(folder: Path, error: Exception) -> ModelNotSaved:
     """The error of a model that could not be written to a folder."""
-    return ModelNotSaved(
+    text = (
         f"the model could not be written: got {type(error).__name__}: {error} in {folder}; free "
-        "space there, then give the same command again: it goes on from the newest checkpoint"
+        "space there; a run that has ended goes on from the newest checkpoint when the same "
+        "command is given again"
     )
+    return with_cause(ModelNotSaved(text), error)
+
+
+class NoSpace(RuntimeFailure):
+    """The disk is still full at the end of failurePolicy.spaceDeadlineSeconds."""
+
+    # Operators do not restart a job for this reason.
+    reason = SavingProblem.NO_SPACE.value
+    exit_code = ExitCode.RETRIABLE
+    is_disk_full = True
 
 
 class StorageFailed(RuntimeFailure):
@@ -220,6 +243,13 @@ class FolderInUse(RuntimeFailure):
     """Another run writes to the output folder."""
 
     reason = "FolderInUse"
+    exit_code = ExitCode.MANIFEST
+
+
+class FolderOfAnotherJob(RuntimeFailure):
+    """The run's folder on the cluster's volume belongs to a job of another name or namespace."""
+
+    reason = "FolderOfAnotherJob"
     exit_code = ExitCode.MANIFEST
 
 

@@ -10,3 +10,12 @@ Hook = Callable[[], None]
 
 def noop() -> None:
     """Do nothing."""
+
+
+# Calls a write, again and again while the disk is full.
+UntilWritten = Callable[[Callable[[], object]], None]
+
+
+def write_once(write: Callable[[], object]) -> None:
+    """Call a write once."""
+    write()

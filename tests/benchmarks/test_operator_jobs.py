@@ -15,7 +15,7 @@ IDLE_SECONDS = 5
 CALLS_PER_JOB = 36
 """Mostly writes: reads come from watches."""
 WRITES_PER_JOB = 30
-"""A finalizer, eight owned objects, and a status and an event per change that is seen.
+"""Eight owned objects, and a status and an event per change that is seen.
 
 A slow machine shows more changes of a starting cluster: 20 to 26 writes were measured.
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_api.on_cluster import CLIENT_PORT, DASHBOARD_PORT, REPORT_PORT
+from rlhf_api.on_cluster import DASHBOARD_PORT, GCS_PORT, REPORT_PORT
 
 from ..network_policies import End, Outside, Pod, admitted
 from .helm import NAMESPACE, Helm, Object, of_kind, the
@@ -65,7 +65,7 @@ def test_who_reaches_the_operator(
         ("namespaces", DNS, 53, "TCP", True),
         ("namespaces", HEAD, DASHBOARD_PORT, "TCP", True),
         ("namespaces", HEAD, REPORT_PORT, "TCP", True),
-        ("namespaces", HEAD, CLIENT_PORT, "TCP", False),
+        ("namespaces", HEAD, GCS_PORT, "TCP", False),
         ("namespaces", WORKER, REPORT_PORT, "TCP", False),
         ("namespaces", UNWATCHED_HEAD, REPORT_PORT, "TCP", False),
         ("everything", API_SERVER, 6443, "TCP", True),

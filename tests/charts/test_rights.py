@@ -59,7 +59,7 @@ def test_it_may_do_what_is_listed_and_nothing_else(installed: Place) -> None:
     ("access", "answer"),
     [
         (Access(JOBS, "rlhfjobs", "watch"), True),
-        (Access(JOBS, "rlhfjobs", "patch"), True),
+        (Access(JOBS, "rlhfjobs", "patch"), False),
         (Access(JOBS, "rlhfjobs", "update"), False),
         (Access(JOBS, "rlhfjobs", "create"), False),
         (Access(JOBS, "rlhfjobs", "delete"), False),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -25,14 +26,16 @@ from typing import Any
 
 import psutil
 
-from rlhf_api.on_cluster import FINAL_REPORT, pool_resource
+from rlhf_api.on_cluster import FINAL_REPORT, RAY_START_VARIABLE, pool_resource
 from rlhf_api.report import StatusReport
+from rlhf_operator.apply.build.pods import START_LIMITS
+from rlhf_operator.apply.build.ray_cluster import START_PARAMETERS
 
+from ..free_port import free_port
 from ..heavy_starts import Heavy, count_start
 from ..runs.cli import LEFTOVER_SECONDS, LIMIT_SECONDS, MARK, kill, none_left, started_by
 from ..waiting import wait_until
 
-RAY = Path(sys.executable).with_name("ray")
 OBJECT_STORE_BYTES = 100_000_000
 ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
 
@@ -44,11 +47,6 @@ def own_address() -> str:
             if entry.family is socket.AF_INET and name != "lo":
                 return str(entry.address)
     raise AssertionError("this machine has no network interface besides loopback")
-
-
-def free_port(address: str) -> int:
-    with socket.create_server((address, 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @dataclass
@@ -93,8 +91,8 @@ class RayCluster:
     nodes: list[Node] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        ports = [free_port(self.address) for _ in range(4)]
-        self.gcs_port, self.dashboard_port, self.client_port, self.report_port = ports
+        ports = [free_port(self.address) for _ in range(3)]
+        self.gcs_port, self.dashboard_port, self.report_port = ports
         self.temporary = tempfile.mkdtemp(prefix="rlhf-ray-")  # names of sockets must be short
 
     def start_head(self) -> Node:
@@ -105,7 +103,6 @@ class RayCluster:
             f"--port={self.gcs_port}",
             f"--dashboard-host={self.address}",
             f"--dashboard-port={self.dashboard_port}",
-            f"--ray-client-server-port={self.client_port}",
             f"--temp-dir={self.temporary}",
         )
         wait_until(self._answers, LIMIT_SECONDS, "the head's Jobs API")
@@ -169,28 +166,32 @@ class RayCluster:
     def _start(self, *arguments: str) -> Node:
         count_start(Heavy.RAY)
         mark = uuid.uuid4().hex
+        # As in pods, though all nodes are on this machine.
+        ports = {name: free_port(self.address) for name in START_PARAMETERS if "port" in name}
+        parameters = START_PARAMETERS | {name: str(port) for name, port in ports.items()}
+        words = [
+            "ray",
+            "start",
+            f"--node-ip-address={self.address}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            *(f"--{name}={value}" for name, value in parameters.items()),
+            *arguments,
+        ]
         environment = os.environ | {
+            **START_LIMITS,
+            RAY_START_VARIABLE: shlex.join(words),
             MARK: mark,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_JOB_STOP_WAIT_TIME_S": "120",
-            "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(LIMIT_SECONDS),
         }
-        command = [
-            str(RAY),
-            "start",
-            f"--node-ip-address={self.address}",
-            f"--object-store-memory={OBJECT_STORE_BYTES}",
-            "--dashboard-agent-listen-port=0",
-            "--min-worker-port=0",
-            "--max-worker-port=0",
-            *arguments,
-        ]
         log = self.folder / f"node-{len(self.nodes) + 1}.log"
         with log.open("w") as stream:
             started = subprocess.Popen(
-                command,
+                [sys.executable, "-P", "-m", "rlhf_runtime.controller.ray_start"],
                 cwd=self.folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from rlhf_api.report import StatusReport
 
 from ..runs.cli import LIMIT_SECONDS, RLHF, USER_CODE
 from ..runs.manifests import example
-from ..runs.records import records
+from ..runs.records import records, repeated
+from ..scoring_service import scoring_service
 from ..waiting import wait_until
 from .ray_cluster import ENDED, RayCluster, ray_cluster
 
@@ -49,10 +51,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
         yield made
 
 
-def submit(cluster: RayCluster, restart: int, steps: int) -> str:
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    """Address of a service that never gives the same score twice."""
+    numbers = count()
+    with scoring_service(lambda sample: next(numbers)) as url:
+        yield url
+
+
+def submit(cluster: RayCluster, restart: int, steps: int, service: str) -> str:
     """Submit the driver of the job as far as so many steps; its run is in `run`."""
     manifest = cluster.folder / f"job-{restart}.yaml"
-    example("01", manifest, ON_A_CLUSTER, {"schedule": {"steps": steps}})
+    digits = {"name": "digits", "function": {"entrypoint": "verifiers:digits"}}
+    graded = {"name": "grade", "weight": 0.0, "http": {"url": service}}
+    sections = {"schedule": {"steps": steps}, "rewards": [digits, graded]}
+    example("01", manifest, ON_A_CLUSTER, sections)
     text = manifest.read_text().replace(f"    local: {USER_CODE}\n", "")
     manifest.write_text(text)
     return submit_file(cluster, restart, manifest)
@@ -100,9 +113,9 @@ def end_of(cluster: RayCluster, submission: str) -> StatusReport:
 
 
 def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
-    cluster: RayCluster,
+    cluster: RayCluster, service: str
 ) -> None:
-    first = submit(cluster, 0, 5000)
+    first = submit(cluster, 0, 5000, service)
     waiting = wait_for_report(
         cluster, first, "a wait for nodes", lambda report: "waiting for nodes" in report.message
     )
@@ -123,13 +136,15 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     assert cluster.state(first)["status"] == "STOPPED"
 
     steps = stopped.step + 30
-    second = submit(cluster, 1, steps)
+    second = submit(cluster, 1, steps, service)
     wait_for_report(cluster, second, "a new checkpoint", has_saved(stopped.step + 4))
     lost.kill_raylet()
     restarting = wait_for_report(
-        cluster, second, "a restart", lambda report: report.reason == "WorkerLost"
+        cluster, second, "a restart", lambda report: report.reason == "NodeLost"
     )
-    assert "died" in restarting.message and restarting.step >= stopped.step
+    assert "nodes of the workers are lost" in restarting.message and "died" in restarting.message
+    assert (restarting.restarts, restarting.disruptions) == (1, 1)
+    assert restarting.step >= stopped.step
     cluster.start_worker(CPUS)
     finished = end_of(cluster, second)
     log = cluster.log(second)
@@ -138,7 +153,7 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     state = cluster.state(second)
     assert (state["status"], state["driver_exit_code"]) == ("SUCCEEDED", 0)
     assert f"going on from the checkpoint of step {stopped.step}" in log
-    assert log.count(", after WorkerLost: ") == 1 and cluster.token not in log
+    assert log.count(", after NodeLost: ") == 1 and cluster.token not in log
 
     run = cluster.folder / "run"
     assert (run / "model" / "model.safetensors").is_file()
@@ -152,6 +167,8 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     assert scored == {"reward 0", "reward 1"}, "each node scores what it has generated"
     trained = [record["step"] for record in records(run, "step")]
     assert sorted(set(trained)) == list(range(1, steps + 1))
+    grades = repeated(run, "reward/grade")
+    assert grades and all(len({*values}) == 1 for values in grades.values()), grades
     lost.assert_without_actors()
 
 

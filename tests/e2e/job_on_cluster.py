@@ -54,11 +54,14 @@ class JobOnCluster:
         labels = f"rlhf-operator.dev/job={self.name}" + (f",ray.io/node-type={kind}" * bool(kind))
         return list(self.kubectl.get(self.namespace, "pods", f"--selector={labels}")["items"])
 
-    def lose(self, kind: str) -> None:
-        """Delete its only pod of a kind, as `kubectl delete` does."""
+    def evict(self, kind: str) -> None:
+        """Evict its only pod of a kind, as `kubectl drain` does."""
         (pod,) = self.pods(kind)
-        name = f"pod/{pod['metadata']['name']}"
-        self.kubectl("delete", name, f"--namespace={self.namespace}", "--wait=false")
+        name = pod["metadata"]["name"]
+        place = {"name": name, "namespace": self.namespace}
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": place}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/eviction"
+        self.kubectl("create", f"--raw={path}", "--filename=-", stdin=json.dumps(eviction))
 
     def delete_pods_by_force(self) -> None:
         """What somebody does who takes their node for dead."""

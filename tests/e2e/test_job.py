@@ -6,17 +6,24 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import safe_open
 
-from rlhf_api.status import JobPhase, RLHFJobStatus
+from rlhf_api.status import ConditionType, JobPhase, RLHFJobStatus
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
+from ..busy_programs import busy_programs
 from ..cluster.devcluster import DevCluster, output_of
 from ..cluster.kubectl import Kubectl
+from ..runs.records import repeated
+from ..scoring_service import scoring_service
+from ..waiting import wait_until
 from .installed import InstalledOperator
 from .job_on_cluster import JobOnCluster, Seen
 from .small_jobs import START_SECONDS, small_example, small_pool
@@ -25,12 +32,13 @@ from .volume import CheckpointVolume
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 EXAMPLE = "01-sort-grpo.yaml"
-STEPS = 150
-MORE_STEPS = 170
+STEPS = 300
+MORE_STEPS = 320
 """Of the manifest as it is edited."""
 END_SECONDS = 600
 REPEATED_STEPS = 10
 """A loss takes the steps that the newest complete checkpoint lacks: those in flight."""
+NUM_BUSY_PROGRAMS = 8
 OPERATOR_SECONDS = 2.0
 """What the operator may take of a start besides planning."""
 CLOCK_SECONDS = 1.0
@@ -59,20 +67,39 @@ def rlhf(kubectl: Kubectl, *arguments: str) -> str:
     return output_of(done)
 
 
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Closed at the end."""
+    with ExitStack() as opened:
+        yield opened
+
+
+def node_address(kubectl: Kubectl) -> str:
+    """Address at which pods reach this machine."""
+    node = kubectl.get("default", "nodes", "--selector=type!=kwok")["items"][0]
+    addresses = {each["type"]: each["address"] for each in node["status"]["addresses"]}
+    return str(addresses["InternalIP"])
+
+
 def test_the_chart_tests_itself(operator: InstalledOperator) -> None:
     assert "Succeeded" in operator.test()
 
 
-def test_a_job_survives_its_pods_its_node_an_upgrade_and_an_edit_and_leaves_a_model(
+def test_a_job_survives_its_pods_its_node_its_volume_an_upgrade_and_an_edit_and_leaves_a_model(
     kubectl: Kubectl,
     node_cluster: DevCluster,
     operator: InstalledOperator,
     namespace_of_jobs: str,
     checkpoints: CheckpointVolume,
+    stack: ExitStack,
     tmp_path: Path,
 ) -> None:
     manifest = long_job()
     job = JobOnCluster(kubectl, namespace_of_jobs, manifest["metadata"]["name"])
+    numbers = count()
+    # A service that never gives the same score twice.
+    url = stack.enter_context(scoring_service(lambda sample: next(numbers), node_address(kubectl)))
+    manifest["spec"]["rewards"].append({"name": "grade", "weight": 0.0, "http": {"url": url}})
     applied = time.time()
     kubectl.apply(namespace_of_jobs, manifest)
     job.until(has_done(1), START_SECONDS, "its first step")
@@ -84,12 +111,16 @@ def test_a_job_survives_its_pods_its_node_an_upgrade_and_an_edit_and_leaves_a_mo
     job.until(trains_after(job.step), START_SECONDS, "a step seen by the next operator")
     assert job.status.restarts.total == 0, job.story()
 
-    for kind in ("head", "worker"):
-        restarts = job.status.restarts.total
-        job.lose(kind)
-        job.until(has_restarted(restarts), START_SECONDS, f"it noticed that its {kind} is gone")
-        job.until(trains_after(job.step), START_SECONDS, f"a step after the loss of its {kind}")
-
+    folder = checkpoints.folder / job.name
+    drain_head_of_busy_node(job)
+    assert RunFolder(folder).read().steps_repeated == 0, "its driver has saved before"
+    fill_volume(job, checkpoints)
+    drain(job, "worker")
+    with node_cordoned(kubectl):
+        evict(job, "head", "worker")
+        job.until(is_unschedulable, START_SECONDS, "its pods wait for another node")
+    job.until(trains_after(job.step), START_SECONDS, "a step after the drain of its node")
+    assert job.status.restarts.since_checkpoint == 0, job.story()
     lose_node(job, node_cluster)
     job.until(trains_after(job.step), START_SECONDS, "a step after the loss of its node")
 
@@ -99,8 +130,96 @@ def test_a_job_survives_its_pods_its_node_an_upgrade_and_an_edit_and_leaves_a_mo
     job.until(lambda status: status.attempts > clusters, START_SECONDS, "a cluster of the edit")
     job.until(lambda status: status.phase == JobPhase.SUCCEEDED, END_SECONDS, "its end")
     check_end(job)
-    check_steps(checkpoints.folder / job.name)
+    check_steps(folder)
+    check_repeated_steps(folder)
     check_files(kubectl, job, checkpoints, tmp_path)
+
+
+def drain(job: JobOnCluster, kind: str) -> None:
+    """A pod is evicted, as a drain of its node does: the job goes on, and nothing counts."""
+    before = job.step
+    evict(job, kind)
+    job.until(trains_after(before), START_SECONDS, f"a step after the drain of its {kind}")
+
+
+def drain_head_of_busy_node(job: JobOnCluster) -> None:
+    """The next head starts on a node that has little time for it, and at the first try."""
+    before = job.step
+    evict(job, "head")
+    with busy_programs(NUM_BUSY_PROGRAMS):
+        wait_until(lambda: any(map(is_ready, new_heads(job))), START_SECONDS, "another head")
+    (head,) = new_heads(job)
+    assert head["status"]["containerStatuses"][0]["restartCount"] == 0, job.pods_story()
+    job.until(trains_after(before), START_SECONDS, "a step after the drain of its head")
+
+
+def new_heads(job: JobOnCluster) -> list[Any]:
+    """Return its heads, without the evicted one, which stays ready while its driver saves."""
+    return [pod for pod in job.pods("head") if "deletionTimestamp" not in pod["metadata"]]
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """True if the pod is ready."""
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in pod["status"].get("conditions", ())
+    )
+
+
+def fill_volume(job: JobOnCluster, volume: CheckpointVolume) -> None:
+    """A full volume is reported, and training goes on by itself when there is space again."""
+
+    def is_reported(status: RLHFJobStatus) -> bool:
+        volume.fill()  # again: the driver deletes an older checkpoint to make space
+        return failing_reason(status) == "NoSpace"
+
+    job.until(is_reported, START_SECONDS, "its volume is full")
+    restarts, step = job.status.restarts.total, job.step
+    volume.empty()
+    job.until(
+        lambda status: failing_reason(status) is None and trains_after(step)(status),
+        START_SECONDS,
+        "it has space again",
+    )
+    assert job.status.restarts.total == restarts, job.story()
+
+
+def failing_reason(status: RLHFJobStatus) -> str | None:
+    """Return why no checkpoint can be written. None: they are written."""
+    reasons = [
+        condition.reason
+        for condition in status.conditions
+        if condition.type is ConditionType.CHECKPOINTS_FAILING and condition.status == "True"
+    ]
+    return reasons[0] if reasons else None
+
+
+def evict(job: JobOnCluster, *kinds: str) -> None:
+    """Evict pods at once, and wait until the operator knows of a disruption."""
+    disruptions = job.status.restarts.disruptions
+    for kind in kinds:
+        job.evict(kind)
+    job.until(
+        lambda status: status.restarts.disruptions > disruptions,
+        START_SECONDS,
+        f"it noticed the end of its {' and '.join(kinds)}",
+    )
+
+
+def is_unschedulable(status: RLHFJobStatus) -> bool:
+    """True if the scheduler finds no node for a pod, and says so."""
+    return status.reason == "Unschedulable"
+
+
+@contextmanager
+def node_cordoned(kubectl: Kubectl) -> Iterator[None]:
+    """The only real node takes no new pods meanwhile."""
+    node = kubectl.get("default", "nodes", "--selector=type!=kwok")["items"][0]["metadata"]["name"]
+    kubectl("cordon", node)
+    try:
+        yield
+    finally:
+        kubectl("uncordon", node)
 
 
 def lose_node(job: JobOnCluster, cluster: DevCluster) -> None:
@@ -153,6 +272,14 @@ def check_steps(folder: Path) -> None:
     assert [each.step for each in records.steps] == list(range(1, MORE_STEPS + 1))
     assert len(records.runs) > 1 and records.warm_start
     assert records.steps_repeated <= REPEATED_STEPS, "at a checkpoint for each step"
+
+
+def check_repeated_steps(folder: Path) -> None:
+    """Steps that ran again have the scores of the first time, which nobody would give again."""
+    scores = repeated(folder, "reward/grade")
+    print(f"\nsteps that ran again: {[*scores]}")
+    assert scores, "a checkpoint is complete only after the next step"
+    assert all(len({*values}) == 1 for values in scores.values()), scores
 
 
 def check_files(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
+import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from ..cluster.kubectl import Kubectl
 USER = 1000
 """The user of a job's pods."""
 CLAIM = "checkpoints"
+SIZE = "512m"
+FILLER = "filler"
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class CheckpointVolume:
     def provide(self, kubectl: Kubectl) -> None:
         """Make both, and wait until they belong together. Nobody but the pods' user may write."""
         self.folder.mkdir(parents=True, mode=0o755)
+        # A file system of its own can be full.
+        words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=755", "tmpfs", str(self.folder)]
+        subprocess.run(words, check=True)
         os.chown(self.folder, USER, USER)
         access = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
         kubectl.apply(
@@ -64,4 +70,16 @@ class CheckpointVolume:
     def remove(self, kubectl: Kubectl) -> None:
         """Remove the volume; the claim goes with its namespace."""
         kubectl("delete", f"persistentvolume/{self.namespace}", "--wait=false")
-        shutil.rmtree(self.folder)
+        # Lazily: the kubelet may still hold it for a pod that has just ended.
+        subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+        self.folder.rmdir()
+
+    def fill(self) -> None:
+        """Fill all free space."""
+        with (self.folder / FILLER).open("ab", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(1 << 12))
+
+    def empty(self) -> None:
+        """Free the space that `fill` took."""
+        (self.folder / FILLER).unlink()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+from rlhf_api.report import SavingProblem
 from rlhf_api.status import JobPhase
 
 from .tracked_files import ROOT
@@ -19,14 +20,15 @@ PLACES = {
     **{"_wait": 1, "set_phase": 1, "fail": 1, "set_condition": 2},
 }
 """Which argument of these calls is a reason."""
-NAMES = ("reason", "BUG", "DIRTY_CLUSTER", "FORBIDDEN", "INVALID")
+NAMES = ("reason", "BUG", "DIRTY_CLUSTER", "FORBIDDEN", "INVALID", "OF_ANOTHER_JOB")
 """What a reason is kept in."""
 
 
 @cache
 def made() -> frozenset[str]:
     """Every reason that stands in the code."""
-    found = set()
+    # The driver's word for why checkpoints fail becomes the condition's reason.
+    found = {problem.value for problem in SavingProblem}
     for path in sorted(CODE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             found |= {word for place in _reasons(node) for word in _texts(place)}

@@ -70,7 +70,7 @@ def test_the_contract_needs_pydantic_and_yaml_only() -> None:
         ("rlhf_runtime.workers.reward_host", ("torch", "transformers", "vllm")),
         ("rlhf_runtime.roles.role_classes", ("megatron",)),
         ("rlhf_runtime.rewards.scorer", ("torch", "ray", "transformers", "vllm")),
-        ("rlhf_runtime.telemetry.journal", ("torch", "ray", "transformers", "vllm")),
+        ("rlhf_runtime.telemetry.run_recorder", ("torch", "ray", "transformers", "vllm")),
         ("rlhf_runtime.telemetry.report", ("torch", "ray", "transformers", "vllm")),
     ],
 )

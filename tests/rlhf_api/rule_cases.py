@@ -1006,6 +1006,12 @@ UPDATED: dict[str, Update] = {
     "a deadline that goes": Update((), before=("spec.activeDeadlineSeconds=60",)),
     "the failure policy": Update(("spec.failurePolicy={maxRestarts: 1}",)),
     "a default, written out": Update(("spec.rollout.temperature=1.0", "spec.checkpoint={}")),
+    "a fresh start": Update(("spec.checkpoint={start: Fresh}",)),
+    "a fresh start that goes": Update((), before=("spec.checkpoint={start: Fresh}",)),
+    "a fresh start, and checkpoints": Update(
+        ("spec.checkpoint={start: Fresh, keepLast: 9}",),
+        "spec.checkpoint can change only while the job is suspended, but for checkpoint.start;",
+    ),
     "more steps": Update(
         ("spec.schedule.steps=20",),
         "spec.schedule.steps can change only while the job is suspended; write suspend: true",

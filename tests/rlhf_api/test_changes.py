@@ -193,3 +193,18 @@ def test_an_objective_may_change_on_resume_and_not_while_it_runs() -> None:
     assert refused_changes(old, new) == []
     (refused,) = refused_changes(old, new, allowed=MUTABLE_WHILE_RUNNING)
     assert refused.path == "spec.placement.objective.type"
+
+
+def test_starting_over_may_be_set_and_removed_at_any_time_and_restarts_nothing() -> None:
+    storage = {"persistentVolumeClaim": {"claimName": "shared"}}
+
+    def spec(**checkpoint: Any) -> RLHFJobSpec:
+        checkpoint = {"storage": storage} | checkpoint
+        return RLHFJobSpec.model_validate(GOOD["spec"] | {"checkpoint": checkpoint})
+
+    plain, fresh, other = spec(), spec(start="Fresh"), spec(start="Fresh", keepLast=7)
+    assert manifest_digest(plain) == manifest_digest(fresh) != manifest_digest(other)
+    documents = [spec_document(each) for each in (plain, fresh, other)]
+    assert refused_changes(*documents[:2], MUTABLE_WHILE_RUNNING) == []
+    (refused,) = refused_changes(*documents[1:], MUTABLE_WHILE_RUNNING)
+    assert refused.path == "spec.checkpoint.keepLast"

@@ -38,6 +38,11 @@ def test_a_good_spec_has_no_problem() -> None:
 @pytest.mark.parametrize(
     ("overrides", "path", "words"),
     [
+        (
+            ['spec.resources.head={cpu: 1500m, cpuLimit: "1"}'],
+            "spec.resources.head.cpuLimit",
+            "a limit of CPU cores below the request: got 1",
+        ),
         (["spec.models.critc.source.sameAs=actor"], "spec.models.critc", "did you mean critic?"),
         (
             ["spec.models.judge.source.sameAs=actor"],

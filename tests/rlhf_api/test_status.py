@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rlhf_api.report import CheckpointReport
 from rlhf_api.status import (
     ArtifactStatus,
+    CheckpointStatus,
     ClusterStatus,
     Condition,
     ConditionStatus,
@@ -64,7 +64,8 @@ def running() -> RLHFJobStatus:
             metrics={"reward/mean": "0.71", "kl": "1e-06"},
             last_report_time=NOON,
         ),
-        checkpoint=CheckpointReport(step=100, path="/checkpoints/job/step-100"),
+        checkpoint=CheckpointStatus(step=100, path="/checkpoints/job/step-100", time=NOON),
+        checkpoint_failures=3,
         restarts=RestartStatus(drivers=1, total=1, since_checkpoint=1, next_time=NOON),
         cluster=ClusterStatus(name="job-x7k2p", attempt=1, head_pod_uid="0a-1b", admitted=True),
         driver=DriverStatus(submission_id="job-1-1", attempt=1, restart=1, sequence=7, exit_code=4),

@@ -56,6 +56,9 @@ def test_results_and_different_settings_are_shown(runs: list[Path]) -> None:
     assert ["steps", "3 of 3", "3 of 3"] in lines
     held_out = ["0.000 → 0.300 (best 0.300, step 3)", "0.000 → 0.750 (best 0.750, step 3)"]
     assert ["reward, held out", *held_out] in lines
+    assert ["total time", "9.00 s", "9.00 s"] in lines
+    assert ["training", "6.00 s", "6.00 s"] in lines
+    assert ["step, median", "2.00 s", "2.00 s"] in lines and ["tokens/s", "50", "50"] in lines
     assert ["largest process", "1.0 GiB", "1.0 GiB"] in lines
     assert ["models.actor.training.learningRate", "1e-05", "0.0001"] in lines
     assert "algorithm.type" not in shown, "it is the same"

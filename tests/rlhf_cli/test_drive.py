@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ from typer.testing import CliRunner
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINAL_REPORT
 from rlhf_api.report import StatusReport
+from rlhf_api.spec.checkpoint import StartMode
 from rlhf_cli import driver
 from rlhf_cli.app import app
+from rlhf_cli.folder_owner import FolderOwner, claim_folder
+from rlhf_cli.train import TrainingTask
 from rlhf_runtime.controller.run_lock import lock_folder
-from rlhf_runtime.telemetry.records import EARLY_STOP, EndRecord, Outcome, StepRecord
+from rlhf_runtime.telemetry.records import EARLY_STOP, EndRecord, Outcome, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.status_board import StatusBoard
 
@@ -108,8 +112,67 @@ def test_a_folder_that_an_earlier_driver_holds_is_waited_for_and_then_the_cluste
     assert f"held by process {os.getpid()}" in report.message
 
 
-def test_the_final_report_says_why_training_ended_early(
+def test_another_jobs_folder_is_refused_at_once_and_nothing_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    claim_folder(folder, FolderOwner(namespace="", name="other"), StartMode.CONTINUE)
+    # The other job's driver may run: it is not waited for.
+    with lock_folder(folder):
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        report, log = run(words(manifest(tmp_path), tmp_path))
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert (report.exit_code, report.reason) == (ExitCode.MANIFEST, "FolderOfAnotherJob")
+    assert "got the job test, allowed the job other" in report.message
+
+
+@pytest.mark.parametrize("uid", [None, "u-2"])
+def test_what_a_driver_cannot_resume_on_a_cluster_is_told_in_its_terms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: str | None
+) -> None:
+    file = manifest(tmp_path)
+    with RunFolder(tmp_path / "run") as folder:
+        folder.append(RunRecord("test", "GRPO", "1 CPU rank", "out", 1000, 0.0))
+        folder.append(StepRecord(1, {}, {}, 1.0, 1))
+    file.rename(folder.manifest)
+    file = manifest(tmp_path, rollout={"samplesPerPrompt": 2, "temperature": 0.5})
+    if uid is not None:
+        monkeypatch.setenv("RLHF_JOB_UID", uid)
+    report, log = run(words(file, tmp_path))
+    assert (report.exit_code, report.reason) == (ExitCode.MANIFEST, "CannotResume")
+    assert "checkpoint.start: Fresh" in report.message and "--fresh" not in report.message
+    taken = "the folder had been used by a run without an owner: this job continues that run"
+    assert report.takeover == taken
+    assert taken in log and taken in (tmp_path / "run" / "logs" / "driver.log").read_text()
+
+
+def test_a_new_job_starts_over_in_the_folder_if_its_manifest_says_so_and_its_restart_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    found: list[bool] = []
+
+    def train(task: TrainingTask) -> str:
+        found.append(task.folder.metrics.exists())
+        with task.folder as own:
+            own.append(StepRecord(1, {}, {}, 1.0, 1))
+        return ""
+
+    monkeypatch.setattr(driver, "train", train)
+    file = manifest(tmp_path, checkpoint={"start": "Fresh"})
+    for uid in ("u-1", "u-1", "u-2", "u-2"):
+        monkeypatch.setenv("RLHF_JOB_UID", uid)
+        report, _ = run(words(file, tmp_path))
+        assert (report.phase, report.exit_code) == ("Succeeded", ExitCode.DONE)
+    assert found == [False, True, False, True]
+    assert report.takeover is not None and report.takeover.endswith("put aside in earlier/1")
+    aside = RunFolder(folder.path / "earlier" / "1")
+    assert len(aside.read().steps) == len(folder.read().steps) == 1
+    assert (aside.path / "logs" / "driver.log").is_file()
+
+
+@pytest.mark.parametrize("takeover", ["", "the folder had been used by an earlier job"])
+def test_the_final_report_says_why_training_ended_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takeover: str
 ) -> None:
     why = "training ended early, after step 6 of 9"
     with RunFolder(tmp_path / "run") as folder:
@@ -117,12 +180,13 @@ def test_the_final_report_says_why_training_ended_early(
         folder.append(EndRecord(Outcome.SUCCEEDED, 1.0, EARLY_STOP, why))
 
     def drive(start: object, board: StatusBoard, *others: object) -> str:
-        return driver._report_earlier_result(folder, board)
+        return driver._report_earlier_result(folder, board, takeover)
 
     monkeypatch.setattr(driver, "_drive", drive)
     report, _ = run(words(manifest(tmp_path), tmp_path))
     assert (report.phase, report.exit_code) == ("Succeeded", ExitCode.DONE)
-    assert (report.step, report.message, report.reason) == (6, why, None)
+    said = f"{why}; {takeover}" if takeover else why
+    assert (report.step, report.message, report.reason) == (6, said, None)
 
 
 def test_a_name_that_is_no_submission_is_a_wrong_command_line(tmp_path: Path) -> None:
@@ -150,3 +214,15 @@ def test_sigterm_ends_the_wait_for_an_acknowledgement(tmp_path: Path) -> None:
         lingering.kill()
     assert log.read_text().splitlines()[-1].startswith(FINAL_REPORT)
     assert "secret" not in log.read_text()
+
+
+def test_a_pod_that_is_being_ended_waits_for_no_acknowledgement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "ending"
+    marker.touch()
+    monkeypatch.setattr(driver, "POD_ENDING_FILE", str(marker))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    begin = time.monotonic()
+    report, _ = run(words(manifest(tmp_path, code={"local": "mine"}), tmp_path))
+    assert report.final and time.monotonic() - begin < driver.LINGER_SECONDS / 2

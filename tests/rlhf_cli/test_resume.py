@@ -185,7 +185,7 @@ def test_a_place_is_found_by_the_manifest_or_lies_in_the_runs_folder(tmp_path: P
 
 
 class Told:
-    """A journal that remembers."""
+    """A recorder that remembers."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rlhf_api.reading.manifest import load_file
 from rlhf_cli.app import app
-from rlhf_cli.local_run import ignored_sections
+from rlhf_cli.local_run import ignored_sections, start_notices
 
 from ..runs.manifests import example
 
@@ -24,6 +24,14 @@ def test_what_only_pods_have_is_named_and_done_without() -> None:
     assert ignored_sections(job) == ["hub", "env"]
     (plain,) = load_file(SMALLEST)
     assert ignored_sections(plain) == []
+
+
+def test_starting_over_by_the_manifest_is_for_clusters() -> None:
+    (fresh,) = load_file(SMALLEST, ["spec.checkpoint.start=Fresh"])
+    (notice,) = start_notices(fresh)
+    assert "rlhf run ignores it: use --fresh" in notice
+    (plain,) = load_file(SMALLEST, ["spec.checkpoint.start=Continue"])
+    assert start_notices(plain) == []
 
 
 @pytest.mark.parametrize(("option", "field"), [("--steps", "steps"), ("--seed", "seed")])

@@ -19,7 +19,6 @@ from rlhf_kube.errors import (
     CommandFailed,
     Conflict,
     FieldsConflict,
-    Invalid,
     KubeError,
     NotFound,
     StreamBroken,
@@ -58,6 +57,8 @@ class FakeKube:
     """Changes a new pod."""
     folders: dict[str, dict[str, Path]] = field(default_factory=dict)
     """By pod and path in it, folders of this machine."""
+    collects_at_once: bool = True
+    """True if the garbage collector deletes what an object owns together with the object."""
     breaks: deque[int] = field(default_factory=deque)
     """Numbers of bytes after which the connections of the next commands break."""
     _applied: dict[Address, set[Leaf]] = field(default_factory=dict)
@@ -205,7 +206,7 @@ class FakeKube:
     # Changes by others than the client
 
     def remove(self, kind: Kind, namespace: str, name: str) -> None:
-        """Delete an object as anybody could; what it owns goes with it."""
+        """Delete an object as anybody could."""
         address = (kind, namespace, name)
         stored = self.objects[address]
         metadata = stored["metadata"]
@@ -217,10 +218,22 @@ class FakeKube:
         for state in (self.objects, self._applied, self._others):
             state.pop(address, None)
         self._report("DELETED", kind, stored)
-        for other, item in list(self.objects.items()):
-            owners = item["metadata"].get("ownerReferences", ())
-            if any(owner["uid"] == metadata["uid"] for owner in owners) and other in self.objects:
-                self.remove(*other)
+        if self.collects_at_once:
+            self.collect_garbage()
+
+    def collect_garbage(self) -> None:
+        """Delete the objects that have owners of which none exists, and what these own."""
+        while address := self._find_garbage():
+            self.remove(*address)
+
+    def _find_garbage(self) -> Address | None:
+        uids = {item["metadata"]["uid"] for item in self.objects.values()}
+        for address, item in self.objects.items():
+            metadata = item["metadata"]
+            owners = {owner["uid"] for owner in metadata.get("ownerReferences", ())}
+            if owners and not owners & uids and "deletionTimestamp" not in metadata:
+                return address
+        return None
 
     def edit(
         self, kind: Kind, namespace: str, name: str, change: Callable[[Document], None]
@@ -252,9 +265,6 @@ class FakeKube:
         for leaf in self._applied.get(address, set()) - desired.keys() - others:
             remove_leaf(after, leaf)
         for leaf, value in desired.items():
-            is_new_finalizer = leaf[:2] == ("metadata", "finalizers") and leaf not in current
-            if is_new_finalizer and "deletionTimestamp" in stored["metadata"]:
-                raise Invalid(f"no new finalizers can be added: got {leaf[2]}")
             set_leaf(after, leaf, value)
         return after
 
@@ -264,7 +274,11 @@ class FakeKube:
                 yield item
             elif (kind, address[0]) == (Kind.CORE_EVENT, Kind.EVENT):
                 # Both APIs have the same events.
-                words = {"involvedObject": item["regarding"], "message": item["note"]}
+                words = {
+                    "involvedObject": item["regarding"],
+                    "message": item["note"],
+                    "reportingComponent": item.get("reportingController", ""),
+                }
                 yield {**item, **kind.header, **words}
 
     def _stored(self, address: Address) -> Document:

@@ -19,8 +19,7 @@ from .fake_kube import MANAGER, FakeKube
 CALLER = Caller(MANAGER, "you", answer_seconds=30.0)
 SECONDS = 90.0
 """Time limit for the API server and its controllers on a busy machine."""
-FINALIZER = "rlhf-operator.dev/cluster"
-OTHER_FINALIZER = "example.com/other"
+FINALIZER = "example.com/finalizer"
 
 
 @contextmanager

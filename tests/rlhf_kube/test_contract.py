@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rlhf_kube.errors import Conflict, FieldsConflict, Invalid, NotFound
+from rlhf_kube.errors import Conflict, FieldsConflict, NotFound
 from rlhf_kube.kinds import Kind
 
 from ..waiting import wait_until
 from .fake_kube import MANAGER
-from .stage import FINALIZER, OTHER_FINALIZER, SECONDS, Stage
+from .stage import FINALIZER, SECONDS, Stage
 
 RUNNING = {"phase": "Running", "observedGeneration": 1}
 
@@ -197,25 +197,6 @@ def test_an_object_that_has_changed_is_not_applied_to(stage: Stage) -> None:
     stage.label(Kind.CONFIG_MAP, "map", {"theirs": "1"})
     with pytest.raises(Conflict):
         stage.kube.apply(stage.config_map(resourceVersion=version, labels={"own": "1"}))
-
-
-def test_a_finalizer_goes_on_and_off_beside_others(stage: Stage) -> None:
-    stage.kube.create(stage.job(finalizers=[OTHER_FINALIZER]))
-    before = stage.read(Kind.JOB, "sort")
-    on = stage.kube.apply(stage.of_job(metadata={"finalizers": [FINALIZER]}), force=True)
-    assert sorted(on["metadata"]["finalizers"]) == [OTHER_FINALIZER, FINALIZER]
-    off = stage.kube.apply(stage.of_job(metadata={"finalizers": []}), force=True)
-    assert off["metadata"]["finalizers"] == [OTHER_FINALIZER]
-    assert off["spec"] == before["spec"]
-    assert off["metadata"]["generation"] == before["metadata"]["generation"]
-
-
-def test_a_finalizer_cannot_be_put_on_what_is_being_deleted(stage: Stage) -> None:
-    stage.kube.create(stage.job(finalizers=[OTHER_FINALIZER]))
-    stage.kube.delete(Kind.JOB, stage.namespace, "sort", stage.uid(Kind.JOB, "sort"))
-    with pytest.raises(Invalid):
-        stage.kube.apply(stage.of_job(metadata={"finalizers": [FINALIZER]}))
-    assert stage.read(Kind.JOB, "sort")["metadata"]["finalizers"] == [OTHER_FINALIZER]
 
 
 def test_a_merge_changes_only_what_it_names(stage: Stage) -> None:

@@ -17,6 +17,7 @@ from rlhf_kube.errors import (
     NotAdmitted,
     NotFound,
     NotInstalled,
+    UnknownField,
     Unreachable,
 )
 from rlhf_kube.kinds import Kind
@@ -71,7 +72,7 @@ def error(code: int, body: bytes, kind: Kind | None = Kind.JOB) -> KubeError:
             500,
             answer(500, "failed: .spec.colour: field not declared in schema"),
             Kind.JOB,
-            Invalid,
+            UnknownField,
             "no field spec.colour",
         ),
         (503, b"<html>busy</html>\nmore", None, Unreachable, "got 503: <html>busy</html>"),

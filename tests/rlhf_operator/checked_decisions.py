@@ -6,7 +6,7 @@ from datetime import datetime
 
 from rlhf_api.reading.status import read_status
 from rlhf_api.status import RestartStatus, RLHFJobStatus
-from rlhf_operator.decide.actions import AddFinalizer, CreateCluster, RemoveFinalizer, SubmitDriver
+from rlhf_operator.decide.actions import CreateCluster, SubmitDriver
 from rlhf_operator.decide.decision import Decision, Draft
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.predicates import FINAL_PHASES, remaining_pods
@@ -79,10 +79,10 @@ def _check_holdings(
     ours = [each for each in observed.clusters if each.is_owned]
     assert ours or decision.status.gpus == 0, "it accounts for GPUs that nobody holds"
     kinds = [type(action) for action in decision.actions]
-    assert not (RemoveFinalizer in kinds and ours), "its cluster would outlive it"
+    assert not (observed.job.is_deleting and kinds), "it is Kubernetes that deletes"
     if CreateCluster in kinds:
-        assert AddFinalizer in kinds[: kinds.index(CreateCluster)]
-        assert not remaining_pods(Draft(observed, settings, now).snapshot, observed.own_pods), (
+        pods = {*observed.own_pods, *observed.leftover_pods}
+        assert not remaining_pods(Draft(observed, settings, now).snapshot, pods), (
             "another cluster's driver may live"
         )
     if SubmitDriver in kinds:

@@ -27,11 +27,10 @@ from .world import manifest
 
 SECONDS = 90.0
 """How long anything may take on a busy machine."""
-END_SECONDS = 240.0
-"""How long the operator may take to let all jobs go: less than a test may take, which would else
-end without a word of what went wrong in it."""
+NAMESPACE_SECONDS = 120.0
+"""How long the deletion of a namespace with jobs may take."""
 POLL_SECONDS = 0.5
-CHILDREN = (Kind.CLUSTER, Kind.POD, Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY)
+CHILDREN = (Kind.CLUSTER, Kind.POD, Kind.CONFIG_MAP, Kind.SECRET, Kind.POLICY, Kind.BUDGET)
 """What is made for a job, by the operator or by KubeRay."""
 
 
@@ -67,6 +66,13 @@ class Team:
         """Ask for an object's end; it may take a while."""
         self.kubectl("delete", f"--namespace={self.namespace}", kind, name, "--wait=false")
 
+    def evict(self, pod: str) -> None:
+        """Ask for a pod's end as a drain does."""
+        place = {"name": pod, "namespace": self.namespace}
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": place}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction"
+        self.kubectl("create", f"--raw={path}", "--filename=-", stdin=json.dumps(eviction))
+
     def train(self, name: str, **spec: Any) -> FakeHead:
         """Submit a small job and let its first driver do a step."""
         self.submit(small(name, **spec))
@@ -95,6 +101,9 @@ class Team:
 
     def wait_for(self, phase: str, name: str = "sort", seconds: float = SECONDS) -> None:
         self._wait(lambda: self.phase(name), phase, name, seconds)
+
+    def wait_for_reason(self, reason: str, name: str) -> None:
+        self._wait(lambda: self.status(name).reason, reason, name, SECONDS)
 
     def wait_for_condition(self, name: str, type: ConditionType, status: str, reason: str) -> None:
         self._wait(lambda: self.condition(name, type), (status, reason), name, SECONDS)
@@ -141,13 +150,12 @@ class Team:
         return head
 
     def wait_for_rest(self, name: str) -> None:
-        """Until nothing that was made for a job's cluster is there, and nothing holds the job."""
+        """Until a job has neither clusters nor pods."""
         wait_until(
             lambda: not self.names(Kind.CLUSTER, name) and not self.names(Kind.POD, name),
             SECONDS,
             f"no cluster of {name}",
         )
-        wait_until(lambda: "finalizers" not in self.job(name)["metadata"], SECONDS, "no finalizer")
 
 
 @contextmanager
@@ -186,16 +194,18 @@ def a_team(
 
 
 def _end(team: Team) -> None:
-    """The operator lives until its last job is gone: it holds finalizers."""
-    if team.operator.process is None:
-        team.operator.start()
-    place = f"--namespace={team.namespace}"
-    team.kubectl("delete", "rlhfjobs", "--all", place, "--wait=false")
-    wait_until(lambda: not team.kube.list(Kind.JOB, team.namespace), END_SECONDS, "no jobs")
-    team.operator.stop()
+    if team.operator.process is not None:
+        team.operator.stop()
     team.kube.close()
     team.kubectl("delete", "namespace", team.namespace, "--wait=false")
     team.kubectl("delete", "persistentvolume", f"shared-{team.namespace}", "--wait=false")
+
+
+def delete_namespace(kubectl: Kubectl, namespace: str) -> None:
+    """Delete a namespace, and wait until it is gone."""
+    kubectl("delete", "namespace", namespace, "--wait=false")
+    words = ("get", "namespace", namespace, "--ignore-not-found")
+    wait_until(lambda: kubectl(*words) == "", NAMESPACE_SECONDS, f"no namespace {namespace}")
 
 
 def shared_claim(namespace: str) -> list[dict[str, object]]:

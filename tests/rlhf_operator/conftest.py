@@ -10,6 +10,7 @@ from ..cluster.kubectl import Kubectl
 from .awaited import now
 from .cluster import Team, a_team
 from .fake_head import FakeHeads
+from .troubled_world import TroubledWorld, troubled_world
 from .world import World
 
 
@@ -19,6 +20,13 @@ def world() -> Iterator[World]:
         world = World(heads)
         yield world
         now(world.client.close())
+
+
+@pytest.fixture
+def troubled() -> Iterator[TroubledWorld]:
+    """A world with a job; pods end in `run_kubelets`; two drivers at a time fail the test."""
+    with troubled_world() as world:
+        yield world
 
 
 @pytest.fixture(scope="session")

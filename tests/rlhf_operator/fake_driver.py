@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.on_cluster import FINAL_REPORT
-from rlhf_api.report import CheckpointReport, StatusReport
+from rlhf_api.report import CheckpointReport, SavingReport, StatusReport
 from rlhf_operator.clients.head.protocol import SubmissionState
 
 RAY_MESSAGES = {
@@ -64,10 +64,12 @@ class FakeDriver:
         phase: str = "Train",
         checkpoint: int | None = None,
         metrics: Mapping[str, float] | None = None,
+        saving: SavingReport | None = None,
     ) -> None:
         """It reports that so many steps are done, and how many of them its checkpoint holds."""
         assert self.state is SubmissionState.RUNNING, self.state
-        self.report = self._next_report(step, phase, checkpoint, metrics or {})
+        said = self._next_report(step, phase, checkpoint, metrics or {})
+        self.report = said.model_copy(update={"saving": saving})
 
     def finish(
         self,

@@ -100,9 +100,10 @@ class FakeHead:
             self.driver.end(exit_code)
 
     def restart(self) -> None:
-        """A new pod plays the head: it knows of no submission."""
+        """A new pod plays the head: it knows of no submission, and takes its cluster's token."""
         with self.lock:
             self.submissions.clear()
+            self.token = None
 
     def go_down(self) -> None:
         """Requests get no answer any more; drivers live on."""

@@ -114,10 +114,8 @@ def mortal_kube(mortality: Mortality) -> type[KubeClient]:
         def apply(
             self, manifest: Manifest, *, force: bool = False, dry_run: bool = False
         ) -> Manifest:
-            finalizers = manifest["metadata"].get("finalizers")
-            more = "" if finalizers is None else f" with {len(finalizers)} finalizers"
             return mortality.around(
-                f"apply {_name(manifest)}{more}",
+                f"apply {_name(manifest)}",
                 lambda: KubeClient.apply(self, manifest, force=force, dry_run=dry_run),
             )
 
@@ -176,7 +174,7 @@ class MortalHead:
 def _name(manifest: Manifest) -> str:
     """Kind and name; events have names of their own each, and are known by what they tell."""
     if manifest["kind"] == "Event":
-        return f"Event {manifest['regarding']['name']} {manifest['reason']}"
+        return f"Event {manifest['involvedObject']['name']} {manifest['reason']}"
     return f"{manifest['kind']} {manifest['metadata']['name']}"
 
 

@@ -1,10 +1,10 @@
-"""The stage that is a real head: `ray start`, with a token, and nothing left of it at the end."""
+"""The stage with a real head: Ray as a pod starts it, with a token; at the end nothing is left."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,12 +13,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlhf_api.on_cluster import RAY_START_VARIABLE
 from rlhf_api.report import StatusReport
+from rlhf_operator.apply.build.pods import START_LIMITS
+from rlhf_operator.apply.build.ray_cluster import START_PARAMETERS
 from rlhf_operator.clients.head.addresses import Address
 from rlhf_operator.clients.head.http import HttpClient
 from rlhf_operator.clients.head.http_head import HttpHead
 from rlhf_operator.clients.head.protocol import HeadUnreachable
 
+from ..free_port import free_port
 from ..heavy_starts import Heavy, count_start
 from ..runs.cli import MARK, SHARED_MEMORY, Command
 from ..waiting import wait_until
@@ -29,9 +33,6 @@ READY_SECONDS = 240.0
 ANSWER_SECONDS = 60.0
 """A real head on a busy machine is slow at its first submission."""
 STOP_WAIT_SECONDS = 2
-STARTS = 3
-"""Attempts to start Ray: its raylet gives up when its agents need more than 15 s, as they may on a
-busy machine."""
 DRIVER = Path(__file__).with_name("scripted_driver.py")
 
 
@@ -117,21 +118,17 @@ def _address(url: str, token: str) -> Address:
     return Address(url, {"Authorization": f"Bearer {token}"})
 
 
-def free_port() -> int:
-    """A port of this machine where nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def real_stage(folder: Path) -> Iterator[Stage]:
     """A real head, started as KubeRay starts one; at the end nothing is left of it."""
-    count_start(Heavy.RAY)  # further attempts are the machine's, not the test's
+    count_start(Heavy.RAY)
     # Ray's sockets lie in its folder, and their paths must be short.
     with tempfile.TemporaryDirectory(prefix="ray-") as temporary:
-        stage, command = _start_working_head(folder, Path(temporary))
+        port = free_port()
+        command = _start_ray(port, Path(temporary), folder / "ray.log")
+        stage = RealStage(port, folder)
         try:
+            _run_first_driver(stage, command)
             yield stage
             command.process.terminate()
             command.wait(READY_SECONDS)
@@ -141,78 +138,61 @@ def real_stage(folder: Path) -> Iterator[Stage]:
             command.end()
 
 
-def _start_working_head(folder: Path, temporary: Path) -> tuple[RealStage, Command]:
-    """Start Ray until it has run a driver.
+def _run_first_driver(stage: RealStage, command: Command) -> None:
+    """Run a driver on a head that has just been started, and check which processes the head has."""
 
-    Raises:
-        AssertionError: every attempt ended before that.
-    """
-    for number in range(STARTS):
-        port = free_port()
-        command = _start_ray(port, temporary / str(number), folder / f"ray-{number}.log")
-        stage, works = RealStage(port, folder), False
-        try:
-            works = _has_run_a_driver(stage, command)
-            if works:
-                return stage, command
-        finally:
-            if not works:
-                now(stage.client.close())
-                command.end()
-    raise AssertionError(command.output)
-
-
-def _has_run_a_driver(stage: RealStage, command: Command) -> bool:
-    """Wait for a first driver; False if Ray ended before it."""
-
-    def ended() -> bool:
+    def has_ended() -> bool:
         return command.process.poll() is not None
 
-    wait_until(lambda: ended() or _answers(stage), READY_SECONDS, "an answer of the head")
+    wait_until(lambda: has_ended() or _answers(stage), READY_SECONDS, "an answer of the head")
+    assert not has_ended(), command.output
     first = stage.play("first")
-    try:
-        first.head.submit(first.id, first.command, {})
-    except HeadUnreachable:
-        assert ended(), command.output
-    wait_until(lambda: ended() or first.runs(), READY_SECONDS, "the first driver")
-    if ended():
-        return False
+    first.head.submit(first.id, first.command, {})
+    wait_until(lambda: has_ended() or first.runs(), READY_SECONDS, "the first driver")
+    assert not has_ended(), command.output
     first.end(0)
-    return True
+    commands = [" ".join(process.cmdline()) for process, _ in command.processes()]
+    for needed in ("gcs_server", "raylet", "dashboard/agent.py"):
+        assert any(needed in words for words in commands), commands
+    for unused in ("log_monitor", "autoscaler", "ray.util.client"):
+        assert not any(unused in words for words in commands), commands
 
 
 def _start_ray(port: int, temporary: Path, log: Path) -> Command:
     mark = uuid.uuid4().hex
     environment = {
+        **START_LIMITS,
         MARK: mark,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": TOKEN,
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_SECONDS),
-        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(READY_SECONDS),
         "RAY_ADDRESS": "",
+        "RAY_USAGE_STATS_ENABLED": "0",
     }
     options = {
         "port": 0,
         "num-cpus": 0,
+        "no-monitor": True,
         "object-store-memory": 80_000_000,
-        "include-log-monitor": False,
+        "include-log-monitor": START_PARAMETERS["include-log-monitor"],
         "dashboard-host": "127.0.0.1",
         "dashboard-port": port,
-        "dashboard-agent-listen-port": 0,
-        "dashboard-agent-grpc-port": 0,
-        "runtime-env-agent-port": 0,
-        "metrics-export-port": 0,
-        "ray-client-server-port": free_port(),
+        # As in a pod, though any number of heads may be on this machine.
+        **{name: free_port() for name in START_PARAMETERS if name.endswith("-port")},
+        "metrics-export-port": free_port(),
         "min-worker-port": 0,
         "max-worker-port": 0,
         "temp-dir": temporary,
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    ray = Path(sys.executable).with_name("ray")
+    # As KubeRay writes them.
+    words = [
+        f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items()
+    ]
+    environment[RAY_START_VARIABLE] = shlex.join(["ray", "start", "--head", "--block", *words])
     before = frozenset(entry.name for entry in SHARED_MEMORY.iterdir())
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [str(ray), "start", "--head", "--block", "--disable-usage-stats", *words],
+            [sys.executable, "-P", "-m", "rlhf_runtime.controller.ray_start"],
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=stream,

@@ -22,7 +22,6 @@ from hypothesis.stateful import (
 )
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.on_cluster import FINALIZER
 from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
 from rlhf_operator.clients.head.protocol import SubmissionState
@@ -183,6 +182,17 @@ class AnyOrder(RuleBasedStateMachine):
     def a_user_deletes_the_job(self) -> None:
         self.world.delete_job()
 
+    @precondition(lambda self: self.world.exists())
+    @rule()
+    def a_user_deletes_the_job_in_the_foreground(self) -> None:
+        self.world.delete_in_foreground()
+
+    @rule(at_once=st.booleans())
+    def the_garbage_collector_is_late_or_not(self, at_once: bool) -> None:
+        self.world.kube.collects_at_once = at_once
+        if at_once:
+            self.world.collect_garbage()
+
     @precondition(lambda self: not self.world.exists())
     @rule()
     def a_user_submits_a_job_of_that_name(self) -> None:
@@ -326,7 +336,6 @@ class AnyOrder(RuleBasedStateMachine):
             status = world.status()
             assert status.phase in SETTLED, status
             assert status.cluster is None and status.gpus == 0, status
-            assert FINALIZER not in world.job()["metadata"].get("finalizers", [])
             waits = world.job()["spec"].get("suspend", False)
             assert waits or status.phase is not JobPhase.SUSPENDED
 

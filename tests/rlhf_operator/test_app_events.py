@@ -74,7 +74,7 @@ def test_an_existing_job_and_a_new_one_are_reconciled(app: App) -> None:
 
 
 def test_the_operators_own_writes_lead_to_nothing(app: App) -> None:
-    written = job(resourceVersion="8", finalizers=["rlhf-operator.dev/cluster"], managedFields=[{}])
+    written = job(resourceVersion="8", managedFields=[{}])
     written["status"] = {"phase": "Running"}
     assert reconciles(app, ("ADDED", job()), ("MODIFIED", written)) == []
 
@@ -130,6 +130,31 @@ def child(status: dict[str, Any] | None = None, kind: str = "Pod") -> dict[str, 
     return {"kind": kind, "metadata": metadata, "status": status or {}}
 
 
+@pytest.mark.parametrize("kind", ["RLHFJob", "Pod", "RayCluster"])
+def test_a_list_without_news_does_not_end_a_back_off(app: App, kind: str) -> None:
+    """While rights are lost, watches begin anew all the time."""
+    document = job() if kind == "RLHFJob" else child(kind=kind)
+    handle: dict[str, Callable[..., Awaitable[None]]] = {
+        "RLHFJob": app.on_job,
+        "RayCluster": app.on_cluster,
+        "Pod": app.on_pod,
+    }
+
+    async def run() -> None:
+        await handle[kind](event={"type": None, "object": document})
+        jobs = app.queue.take()
+        assert await anext(jobs) == SORT
+        app.queue.add_after(SORT, 3600.0)
+        await jobs.aclose()  # type: ignore[attr-defined]
+        await handle[kind](event={"type": None, "object": document})
+        assert len(app.queue) == 0
+        newer = {**document["metadata"], "resourceVersion": "8", "generation": 2}
+        await handle[kind](event={"type": None, "object": {**document, "metadata": newer}})
+        assert len(app.queue) == 1
+
+    asyncio.run(run())
+
+
 KILLED: dict[str, Any] = {
     "containerStatuses": [
         {"name": "ray", "state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
@@ -144,7 +169,9 @@ WAITING: dict[str, Any] = {
 def remembered(app: App, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Key, PodProblem]]:
     told: list[tuple[Key, PodProblem]] = []
     monkeypatch.setattr(
-        app.reconciler.observer, "remember", lambda key, problem: told.append((key, problem))
+        app.reconciler.observer,
+        "remember",
+        lambda key, cluster, problem: told.append((key, problem)),
     )
     return told
 
@@ -217,6 +244,21 @@ def test_a_namespace_that_is_lost_takes_no_other_along(
     assert watched("rlhf_operator_namespace_watched", {"namespace": "gone"}) == 0
     assert watched("rlhf_operator_namespace_watched", {"namespace": "here"}) == 1
     assert "gone cannot be watched" in caplog.text and "here cannot" not in caplog.text
+
+
+def test_jobs_that_wait_for_the_folder_of_a_deleted_job_are_looked_at(app: App) -> None:
+    def named(name: str, folder: str) -> dict[str, Any]:
+        document = job(name=name, uid=name)
+        claim = {"claimName": "shared", "subPath": folder}
+        storage = {"persistentVolumeClaim": claim}
+        return {**document, "spec": {**document["spec"], "checkpoint": {"storage": storage}}}
+
+    first, *others = named("a", "x"), named("b", "x"), named("c", "x/y"), named("d", "y")
+    put = [("ADDED", each) for each in (first, *others)]
+    first["metadata"]["resourceVersion"] = "8"
+    assert sorted(reconciles(app, *put, ("DELETED", first))) == [
+        (NAMESPACE, name) for name in ("a", "b", "c")
+    ]
 
 
 def test_all_objects_of_jobs_are_cached_before_the_first_reconcile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
 from collections.abc import Iterator, Mapping
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.on_cluster import JOB_UID_VARIABLE
+from rlhf_api.quantity import quantity_amount
 from rlhf_api.spec.job import RLHFJob
 from rlhf_operator.apply.build.owner import Owner
+from rlhf_operator.apply.build.pods import KUBERAY_ANNOTATIONS
 from rlhf_operator.apply.build.ray_cluster import ray_cluster
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.observe.defaults import apply_defaults, select_defaults
@@ -74,9 +78,18 @@ def filled(document: dict[str, Any], defaults: JobDefaults | None = None) -> RLH
 def job(**spec: Any) -> RLHFJob:
     document = manifest(**spec)
     document["metadata"] |= {
-        "labels": {"kueue.x-k8s.io/queue-name": "gpus", "rlhf-operator.dev/job": "another"},
+        "labels": {
+            "kueue.x-k8s.io/queue-name": "gpus",
+            "rlhf-operator.dev/job": "another",
+            "team": "a",
+            "ray.io/scheduler-name": "volcano",
+            "ray.io/cluster": "another",
+        },
         "annotations": {
             "topology.example.com/block": "1",
+            "ray.io/overwrite-container-cmd": "true",
+            "storage.ray.io/x": "y",
+            "x-ray.io/kept": "1",
             "kubectl.kubernetes.io/last-applied-configuration": "{}",
         },
     }
@@ -112,7 +125,15 @@ def test_it_belongs_to_the_job_and_queues_find_it() -> None:
     assert owner["uid"] == OWNER.uid and owner["controller"] and owner["kind"] == "RLHFJob"
     assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert metadata["labels"]["rlhf-operator.dev/job"] == "sort"
-    assert metadata["annotations"] == {"topology.example.com/block": "1", **STAMPS}
+    assert metadata["labels"]["team"] == "a"
+    kept = {"topology.example.com/block": "1", "x-ray.io/kept": "1"}
+    assert metadata["annotations"] == {**kept, **STAMPS}
+
+
+def test_of_rays_own_labels_only_those_of_schedulers_reach_it() -> None:
+    # KubeRay would obey the others: some leave pods without commands.
+    labels = cluster()["metadata"]["labels"]
+    assert labels["ray.io/scheduler-name"] == "volcano" and "ray.io/cluster" not in labels
 
 
 def test_nobody_but_a_queue_suspends_it() -> None:
@@ -128,7 +149,47 @@ def test_the_head_computes_nothing() -> None:
         "limits": {"memory": "8Gi"},
     }
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert ports == {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "report": 8290}
+    assert ports == {"gcs-server": 6379, "dashboard": 8265, "report": 8290}
+
+
+def test_every_pod_starts_ray_by_the_runtime() -> None:
+    # KubeRay replaces the command of a pod without this annotation.
+    pool = {"name": "workers", "annotations": {"ray.io/overwrite-container-cmd": "false"}}
+    spec = cluster(resources={"nodePools": [pool]})["spec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        template = group["template"]
+        assert template["metadata"]["annotations"]["ray.io/overwrite-container-cmd"] == "true"
+        [container] = template["spec"]["containers"]
+        module = container["command"][-1].rpartition(" -m ")[2]
+        assert importlib.util.find_spec(module)
+        # A raylet that waits for its agents to report a port ends on a busy node.
+        parameters = group["rayStartParams"]
+        ports = [value for name, value in parameters.items() if "port" in name]
+        assert len(set(ports) - {"0"}) == 3
+        probes = [
+            container[name] for name in ("readinessProbe", "livenessProbe") if name in container
+        ]
+        probed = [probe["httpGet"]["port"] for probe in probes]
+        assert int(parameters["dashboard-agent-listen-port"]) in probed
+
+
+LIMITED = {"cpuLimit": "20", "ephemeralStorage": "50Gi"}
+
+
+def test_a_quota_that_counts_limits_finds_them_at_every_container() -> None:
+    pool = {**GPUS, "resources": {"cpu": "16", "memory": "128Gi", **LIMITED}}
+    small = {"cpu": "20m", "cpuLimit": "60m", "memory": "8Gi", "ephemeralStorage": "1Gi"}
+    spec = EVERYTHING | {"resources": {"nodePools": [pool], "head": small}}
+    head, worker = pods(cluster(**spec))
+    for pod, cpu, disk in ((head, "60m", "1Gi"), (worker, "20", "50Gi")):
+        for container in containers(pod):
+            requests, limits = (container["resources"][name] for name in ("requests", "limits"))
+            assert {"cpu", "memory", "ephemeral-storage"} <= requests.keys() & limits.keys()
+            assert requests["ephemeral-storage"] == limits["ephemeral-storage"] == disk
+            # No request exceeds its limit: Kubernetes would refuse the pod.
+            assert quantity_amount(requests["cpu"]) <= quantity_amount(limits["cpu"])
+        assert pod["spec"]["containers"][0]["resources"]["limits"]["cpu"] == cpu
+    assert worker["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "16"
 
 
 def test_only_containers_with_gpus_see_gpus() -> None:
@@ -181,6 +242,17 @@ def test_a_limit_of_devices_makes_the_cluster_smaller() -> None:
     assert group["replicas"] == 1 and container["resources"]["limits"]["nvidia.com/gpu"] == "2"
 
 
+def test_pods_that_are_not_to_be_evicted_tell_autoscalers() -> None:
+    own = {"karpenter.sh/do-not-disrupt": "false"}
+    pools = [{**GPUS, "annotations": own}]
+    head, worker = pods(cluster(resources={"nodePools": pools, "evictable": False}))
+    safe = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+    common = {safe: "false", **KUBERAY_ANNOTATIONS}
+    assert head["metadata"]["annotations"] == {**common, "karpenter.sh/do-not-disrupt": "true"}
+    assert worker["metadata"]["annotations"] == {**common, **own}, "the pool's own wins"
+    assert pods(cluster())[0]["metadata"]["annotations"] == KUBERAY_ANNOTATIONS
+
+
 def test_a_pool_says_where_its_pods_go() -> None:
     (head, worker), (_, spare) = pods(cluster(**EVERYTHING)), pods(cluster(**ON_CPUS))
     assert worker["spec"]["nodeSelector"] == {"gpu": "a100"}
@@ -188,7 +260,7 @@ def test_a_pool_says_where_its_pods_go() -> None:
         {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
         {"key": "slow", "operator": "Equal", "value": "yes", "tolerationSeconds": 0},
     ]
-    assert worker["metadata"]["annotations"] == {"topology": "rack"}
+    assert worker["metadata"]["annotations"] == {"topology": "rack", **KUBERAY_ANNOTATIONS}
     assert spare["spec"]["nodeSelector"] == {} and "nodeSelector" not in head["spec"]
     assert all(pod["spec"]["priorityClassName"] == "batch" for pod in (head, worker, spare))
 
@@ -211,9 +283,18 @@ def test_all_pods_have_the_jobs_variables_and_the_pools_own_win() -> None:
         assert pod["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
+def test_a_head_has_time_to_save_when_its_pod_is_ended() -> None:
+    head, worker = pods(cluster(**EVERYTHING))
+    hook = head["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == ["python", "-P", "-m", "rlhf_cli.pod_ending"]
+    assert head["spec"]["terminationGracePeriodSeconds"] == 150
+    assert worker["spec"]["terminationGracePeriodSeconds"] == 30
+    assert "preStop" not in worker["spec"]["containers"][0]["lifecycle"]
+
+
 def test_pods_of_workers_begin_to_import_when_they_start_and_never_fail_by_it() -> None:
     (head, gpu), (_, cpu) = pods(cluster(**EVERYTHING)), pods(cluster(**ON_CPUS))
-    assert "lifecycle" not in head["spec"]["containers"][0]
+    assert "postStart" not in head["spec"]["containers"][0]["lifecycle"]
     for pod, device in ((cpu, "CPU"), (gpu, "GPU")):
         assert environment(pod)["RLHF_FORK_SERVER"]
         hook = pod["spec"]["containers"][0]["lifecycle"]["postStart"]["exec"]["command"]
@@ -285,6 +366,12 @@ def test_every_pod_has_the_jobs_folder_of_the_claim() -> None:
     for mount, volume in mounted(cluster(), "/rlhf/run"):
         assert mount["subPath"] == "sort"
         assert volume["persistentVolumeClaim"] == {"claimName": "shared"}
+
+
+def test_the_head_knows_the_jobs_uid_whatever_the_job_sets() -> None:
+    made = cluster(env=[{"name": JOB_UID_VARIABLE, "value": "another"}])
+    head = made["spec"]["headGroupSpec"]["template"]
+    assert environment(head)[JOB_UID_VARIABLE] == OWNER.uid
 
 
 def test_the_folder_of_the_claim_can_be_named() -> None:

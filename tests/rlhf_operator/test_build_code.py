@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import PodResources
 from rlhf_operator.apply.build.code import code_init_containers
 
 from .world import manifest
@@ -20,7 +21,7 @@ AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.g
 
 def init_container(**git: Any) -> Mapping[str, Any]:
     job = RLHFJob.model_validate(manifest(code={"git": git}))
-    [container] = code_init_containers(job, {})
+    [container] = code_init_containers(job, PodResources(), {})
     return container
 
 
@@ -149,4 +150,4 @@ def test_code_that_is_not_from_git_needs_no_container() -> None:
         document = manifest()
         document["spec"] |= {} if code is None else {"code": code}
         job = RLHFJob.model_validate(document)
-        assert code_init_containers(job, {}) == []
+        assert code_init_containers(job, PodResources(), {}) == []

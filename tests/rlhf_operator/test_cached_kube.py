@@ -60,17 +60,6 @@ def test_an_answer_that_comes_after_the_end_of_its_object_brings_no_ghost(kube: 
     assert cached.get(*SORT) is None
 
 
-def test_taking_the_last_finalizer_off_is_the_end_of_what_is_being_deleted(kube: FakeKube) -> None:
-    cached = CachedKube(kube)
-    kube.objects[SORT]["metadata"] |= {"finalizers": ["a/b"], "deletionTimestamp": "2026-01-01"}
-    cached.put(Kind.JOB, copy.deepcopy(kube.objects[SORT]))
-    released = copy.deepcopy(kube.objects[SORT])
-    released["metadata"]["finalizers"] = []
-    del kube.objects[SORT]
-    cached._store_answer(released)
-    assert cached.get(*SORT) is None
-
-
 def test_a_list_finds_what_nobody_told(kube: FakeKube) -> None:
     cached = CachedKube(kube)
     ghost, kept = pod(kube, "ghost"), pod(kube, "kept")

@@ -149,7 +149,7 @@ def test_a_job_that_has_ended_says_that_a_change_comes_too_late(world: World) ->
     world.settle()
     assert world.phase()[0] is JobPhase.SUCCEEDED
     (told,) = world.told("JobHasEnded")
-    assert "create a new job" in told
+    assert "delete it, and create it again with the same name" in told
 
 
 # Defaults of the chart

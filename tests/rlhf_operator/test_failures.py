@@ -30,6 +30,12 @@ def test_the_exit_code_decides(code: int | None, restarts: bool) -> None:
     assert judge(Failure("Any", "words", code), policy()).restarts is restarts
 
 
+def test_a_disk_that_stays_full_is_not_tried_again_unless_a_rule_says_so() -> None:
+    full = Failure("NoSpace", "words", 4)
+    assert judge(full, policy()) == Verdict(False)
+    assert judge(full, policy(rules=[{"onReason": "NoSpace", "action": "Restart"}])).restarts
+
+
 def test_as_many_restarts_as_allowed_and_not_one_more() -> None:
     lost = Failure("WorkerLost", "words", 4)
     assert [judge(lost, policy(maxRestarts=2), n).restarts for n in range(4)] == [
@@ -60,6 +66,25 @@ def test_restarts_that_do_not_count_leave_those_that_do() -> None:
     uncounted = RestartStatus(since_checkpoint=1, in_a_row=9, total=20)
     assert decide_restart(lost, policy(maxRestarts=2), uncounted) == Verdict(True)
     assert not decide_restart(lost, policy(maxRestarts=1), uncounted).restarts
+
+
+def test_disruptions_have_a_limit_of_their_own() -> None:
+    gone = Failure("NodeLost", "words", is_disruption=True)
+    disrupted = RestartStatus(since_checkpoint=5, disruptions_since_checkpoint=1)
+    bounds = policy(maxRestarts=5, maxDisruptions=2)
+    expected = Verdict(True, counts=False, is_disruption=True)
+    assert decide_restart(gone, bounds, disrupted) == expected
+    often = RestartStatus(disruptions_since_checkpoint=2)
+    verdict = decide_restart(gone, bounds, often)
+    assert not verdict.restarts and "maxDisruptions allows 2" in verdict.obstacle
+    assert decide_restart(Failure("HeadLost", "words"), bounds, often) == Verdict(True)
+
+
+def test_a_rule_decides_about_disruptions_too() -> None:
+    gone = Failure("NodeLost", "words", is_disruption=True)
+    rules = [{"onReason": "NodeLost", "action": "Restart"}]
+    assert decide_restart(gone, policy(rules=rules), NONE_YET) == Verdict(True)
+    assert not decide_restart(gone, policy(rules=rules, maxRestarts=0), NONE_YET).restarts
 
 
 def test_the_first_restart_waits_for_nothing_and_later_waits_double_up_to_a_limit() -> None:

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from rlhf_api.exits import ExitCode
+from rlhf_api.on_cluster import QUEUE_LABEL
+from rlhf_api.report import SavingReport
 from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
 from rlhf_operator.decide.observed import PlanResult, Refusal
+from rlhf_operator.process.leadership import NotLeading
 
+from .awaited import now
 from .world import NAMESPACE, World, claim, manifest
 
 
@@ -39,9 +43,10 @@ def test_a_job_trains_and_succeeds(world: World) -> None:
     world.settle()
     assert world.phase() == (JobPhase.PROVISIONING, "WaitingForPods")
     assert world.condition(ConditionType.ACCEPTED) == ("True", "Accepted")
-    assert world.status().gpus == 8
+    assert world.status().gpus == 0, "no pod has a node yet"
     world.run_kuberay()
     world.settle()
+    assert world.status().gpus == 8
     assert world.head().submitted == ["sort-1-0"]
     assert world.head().driver.entrypoint == (
         "exec rlhf drive /etc/rlhf/job/job.yaml --output /rlhf/run --submission-id sort-1-0"
@@ -93,24 +98,6 @@ def test_the_final_report_is_acknowledged_after_it_was_stored(world: World) -> N
     assert driver.acknowledged == sequence
 
 
-def test_everything_goes_when_the_job_is_deleted_and_nothing_holds_it_up(world: World) -> None:
-    world.run_to_training()
-    assert world.job()["metadata"]["finalizers"] == ["rlhf-operator.dev/cluster"]
-    world.delete_job()
-    world.settle()
-    assert [kind for kind, _, _ in world.kube.objects if kind not in (Kind.CLAIM, Kind.EVENT)] == []
-
-
-def test_a_job_without_a_cluster_has_no_finalizer(world: World) -> None:
-    world.submit(manifest(suspend=True))
-    world.settle()
-    assert world.phase() == (JobPhase.SUSPENDED, "Requested")
-    assert not world.job()["metadata"].get("finalizers")
-    world.edit_job(suspend=False)
-    world.run_to_end()
-    assert not world.job()["metadata"].get("finalizers")
-
-
 def test_the_cluster_is_kept_for_its_time(world: World) -> None:
     world.run_to_training(manifest(ttlSecondsAfterFinished=100))
     world.head().finish()
@@ -118,6 +105,39 @@ def test_the_cluster_is_kept_for_its_time(world: World) -> None:
     assert world.phase()[0] is JobPhase.SUCCEEDED and world.clusters() == ["sort-1"]
     world.wait(60)
     assert world.clusters() == []
+
+
+@pytest.mark.parametrize("code", [ExitCode.DONE, ExitCode.USER])
+def test_the_devices_of_an_ended_job_are_released_and_its_head_stays(
+    world: World, code: ExitCode
+) -> None:
+    world.run_to_training(manifest(ttlSecondsAfterFinished=100))
+    world.head().finish(code)
+    world.wait(10)
+    cluster = world.kube.objects[Kind.CLUSTER, NAMESPACE, "sort-1"]
+    (group,) = cluster["spec"]["workerGroupSpecs"]
+    assert (group["replicas"], group["minReplicas"], group["groupName"]) == (0, 0, "a100")
+    assert group["template"]["spec"]["containers"], "the rest of it stays"
+    for _ in range(2):  # as KubeRay does then
+        world.kill_pod("worker")
+    before = len(world.kube.writes)
+    world.wait(50)
+    assert world.status().gpus == 0 and world.clusters() == ["sort-1"]
+    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "Released")
+    assert ("apply", Kind.CLUSTER) not in world.kube.writes[before:], "it is released once"
+    world.wait(60)
+    assert world.clusters() == []
+
+
+def test_the_workers_of_an_ended_job_in_a_queue_stay_for_its_time(world: World) -> None:
+    # A queue takes a cluster of another size for a new one.
+    job = manifest(ttlSecondsAfterFinished=100)
+    job["metadata"]["labels"] = {QUEUE_LABEL: "main"}
+    world.run_to_training(job)
+    world.head().finish()
+    world.wait(50)
+    (group,) = world.kube.objects[Kind.CLUSTER, NAMESPACE, "sort-1"]["spec"]["workerGroupSpecs"]
+    assert group["replicas"] == 2 and world.status().gpus == 8
 
 
 def test_a_job_of_another_controller_is_left_alone(world: World) -> None:
@@ -263,6 +283,27 @@ def test_a_job_waits_for_its_plan(world: World) -> None:
     assert world.phase() == (JobPhase.PLANNING, "Planning") and world.clusters() == []
 
 
+@pytest.mark.parametrize(
+    ("num_answers", "written"), [(0, []), (1, []), (2, ["apply_status"])], ids=str
+)
+def test_nothing_is_written_once_another_replica_may_act(
+    world: World, num_answers: int, written: list[str]
+) -> None:
+    # A look, or a write before, may take longer than the Lease lasts.
+    world.submit(manifest())
+    key = (NAMESPACE, "sort")
+    answers = iter([True] * num_answers)
+    world.reconciler.may_act = lambda: next(answers, False)
+    before = len(world.kube.writes)
+    with pytest.raises(NotLeading):
+        now(world.reconciler.reconcile(key, lambda: None))
+    writes = world.kube.writes[before:]
+    assert [verb for verb, kind in writes if kind is not Kind.CORE_EVENT] == written
+    world.reconciler.may_act = lambda: True
+    world.settle()
+    assert world.clusters() == ["sort-1"]
+
+
 def test_the_deadline_ends_a_job_after_its_driver_has_saved(world: World) -> None:
     world.run_to_training(manifest(activeDeadlineSeconds=100))
     world.head().stubborn = False
@@ -270,6 +311,18 @@ def test_the_deadline_ends_a_job_after_its_driver_has_saved(world: World) -> Non
     assert world.phase() == (JobPhase.FAILED, "DeadlineExceeded")
     assert world.head().submissions["sort-1-0"].stops > 0
     assert world.clusters() == []
+    assert "its progress is saved" in world.status().message
+
+
+def test_the_deadline_of_a_job_without_a_step_promises_nothing(world: World) -> None:
+    world.submit(manifest(activeDeadlineSeconds=100))
+    world.settle()
+    world.run_kuberay()
+    world.settle()
+    world.head().stubborn = False
+    world.wait(120)
+    assert world.phase() == (JobPhase.FAILED, "DeadlineExceeded")
+    assert "it had trained no step" in world.status().message
 
 
 def test_the_start_deadline_ends_a_job_whose_pods_do_not_come(world: World) -> None:
@@ -290,6 +343,7 @@ def test_the_start_deadline_ends_a_job_whose_pods_do_not_come(world: World) -> N
     world.wait(50)
     assert world.phase() == (JobPhase.PROVISIONING, "Unschedulable")
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "Unschedulable")
+    assert world.events().count("Unschedulable") == 1, "phase and condition tell it once"
     assert "0/4 nodes" in world.status().message
     world.wait(60)
     assert world.phase() == (JobPhase.FAILED, "StartDeadlineExceeded")
@@ -321,3 +375,50 @@ def test_an_exit_code_of_the_manifest_ends_the_job(world: World) -> None:
     status = world.status()
     assert status.driver is not None and status.driver.exit_code == 3
     assert world.head().submitted == ["sort-1-0"]
+
+
+def test_checkpoints_that_fail_are_told_and_a_success_leaves_no_trouble(world: World) -> None:
+    world.run_to_training()
+    full = SavingReport(failures=1, reason="NoSpace", message="1 failed since step 5: no space")
+    world.head().driver.advance(6, saving=full)
+    world.wait(15)
+    assert world.condition(ConditionType.CHECKPOINTS_FAILING) == ("True", "NoSpace")
+    assert world.phase() == (JobPhase.RUNNING, "Running")
+    assert world.events().count("CheckpointsFailing") == 1
+    assert world.status().checkpoint_failures == 1
+    world.head().finish()
+    world.wait(10)
+    assert world.phase() == (JobPhase.SUCCEEDED, "Succeeded")
+    assert world.condition(ConditionType.CHECKPOINTS_FAILING) is None
+
+
+def test_a_driver_that_has_waited_for_space_in_vain_is_not_started_again(world: World) -> None:
+    world.run_to_training()
+    full = SavingReport(failures=1, reason="NoSpace", message="waiting for space")
+    world.head().driver.advance(8, saving=full)
+    world.head().finish(ExitCode.RETRIABLE, "NoSpace", "the disk is full, after 86400 s")
+    world.wait(10)
+    assert world.phase() == (JobPhase.FAILED, "NoSpace")
+    assert world.head().submitted == ["sort-1-0"]
+    assert world.condition(ConditionType.CHECKPOINTS_FAILING) == ("True", "NoSpace")
+
+
+def test_a_running_job_says_what_its_driver_does(world: World) -> None:
+    world.run_to_training()
+    driver = world.head().driver
+    for phase, says in (
+        ("Start", "starts its workers"),
+        ("WarmStart", "trained on reference answers"),
+        ("Train", "training"),
+        ("Restart", "starts its workers again"),
+        ("OfALaterRelease", "training"),
+    ):
+        driver.advance(1)
+        assert driver.report is not None
+        driver.report = driver.report.model_copy(update={"phase": phase})
+        world.wait(world.settings.progress_seconds)
+        assert world.phase() == (JobPhase.RUNNING, "Running")
+        assert says in world.status().message
+    before, driver.report = world.status().message, None
+    world.wait(world.settings.progress_seconds)
+    assert world.status().message == before, "it did not answer, and does the same"

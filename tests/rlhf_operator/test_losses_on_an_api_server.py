@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +18,9 @@ from .cluster import SECONDS, Team, small
 
 pytestmark = pytest.mark.cluster
 READY = ConditionType.CLUSTER_READY
+Loss = Callable[[Team, str], AbstractContextManager[None]]
+SPOT_SECONDS = 180.0
+"""Kubernetes waits before it collects the pods of a node that is gone."""
 NOWHERE = {"kubernetes.io/hostname": "no-such-node"}
 
 
@@ -91,6 +94,52 @@ def test_a_lost_head_gets_a_driver_again_just_once(team: Team) -> None:
     head.finish()
     team.wait_for("Succeeded", "headless")
     assert head.submitted == ["headless-1-0", "headless-1-1"]
+
+
+@contextmanager
+def tainted(team: Team, node: str) -> Iterator[None]:
+    """A cloud takes a spot node back: Kubernetes evicts the pods that do not tolerate that."""
+    team.kubectl("taint", "node", node, "reclaimed=soon:NoExecute")
+    try:
+        yield
+    finally:  # later tests need the node
+        team.kubectl("taint", "node", node, "reclaimed-")
+
+
+@contextmanager
+def removed(team: Team, node: str) -> Iterator[None]:
+    """A node is gone at once: Kubernetes collects its pods about a minute later."""
+    found = team.kubectl.get("default", f"node/{node}")
+    metadata = {key: found["metadata"][key] for key in ("name", "labels", "annotations")}
+    team.kubectl("delete", "node", node)
+    try:
+        yield
+    finally:
+        team.kubectl.apply("default", {**found, "metadata": metadata})
+
+
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [("tainted", tainted), pytest.param("removed", removed, marks=pytest.mark.nightly)],
+)
+def test_a_head_on_a_spot_node_may_be_lost(team: Team, name: str, loss: Loss) -> None:
+    head = team.train(name, failurePolicy={"maxRestarts": 0, "backoffSeconds": 1})
+    first = pod_of(team, name, "head")
+    head.go_down()
+    with loss(team, first["spec"]["nodeName"]):
+        head.restart()  # the next pod knows of no submission
+        wait_until(
+            lambda: team.status(name).restarts.disruptions == 1, SPOT_SECONDS, "a disruption"
+        )
+        head.come_back()
+        team.wait_for_driver(f"{name}-1-1")
+        second = pod_of(team, name, "head")
+        assert second["spec"]["nodeName"] != first["spec"]["nodeName"]
+    head.advance(2)
+    team.wait_for("Running", name)
+    assert team.status(name).restarts.since_checkpoint == 0
+    head.finish()
+    team.wait_for("Succeeded", name)
 
 
 def test_a_lost_worker_is_the_drivers_affair(team: Team) -> None:

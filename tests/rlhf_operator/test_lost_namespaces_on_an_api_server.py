@@ -1,4 +1,4 @@
-"""One of several namespaces is lost: the operator has no role there any more."""
+"""One of several namespaces is lost: the operator has no role there, or not any more."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_api.status import ConditionType
-
 from ..cluster.kubectl import Kubectl
 from ..waiting import wait_until
-from .accounts import bind, make_account
-from .cluster import SECONDS, Team, a_team, small
+from .accounts import bind, make_account, unbind
+from .cluster import SECONDS, Team, a_team, delete_namespace, shared_claim, small
 
 pytestmark = pytest.mark.cluster
 
 
-def test_the_others_are_watched_and_it_too_when_it_is_back(
+def test_the_others_are_watched_and_it_too_when_it_is_back_until_it_is_deleted(
     defined: Kubectl, tmp_path: Path
 ) -> None:
     lost = f"lost-{uuid.uuid4().hex[:8]}"
     defined("create", "namespace", lost)
+    for made in shared_claim(lost):
+        defined.apply(lost, made)
     with a_team(defined, tmp_path) as team:
         home = team.namespace
         team.operator.stop()
@@ -43,9 +43,11 @@ def test_the_others_are_watched_and_it_too_when_it_is_back(
         there.submit(small("found"))
         bind(defined, lost, home)
         wait_until(lambda: watched(team, lost) == 1, SECONDS, "a watch of what was lost")
-        there.wait_for_condition("found", ConditionType.ACCEPTED, "False", "ClaimNotFound")
-        there.delete("rlhfjob", "found")
-    defined("delete", "namespace", lost, "--wait=false")
+        there.wait_for_driver("found-1-0")
+        # As in a namespace that is deleted with the operator in it: no operator may do anything.
+        unbind(defined, lost)
+        delete_namespace(defined, lost)
+    defined("delete", "persistentvolume", f"shared-{lost}", "--wait=false")
 
 
 def watched(team: Team, namespace: str) -> float:

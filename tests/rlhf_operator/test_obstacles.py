@@ -39,13 +39,64 @@ def test_pods_that_cannot_be_made_are_told_until_they_can(world: World) -> None:
     )
     world.settle()
     assert world.condition(READY) == ("False", "PodsRefused")
-    assert QUOTA in told(world) and "FailedCreate" not in told(world)
+    assert told(world) == (
+        f"0 of 3 pods are ready; 3 do not exist: Kubernetes refuses its pods: {QUOTA}"
+    )
+    assert world.phase() == (JobPhase.PROVISIONING, "PodsRefused")
     assert QUOTA in world.status().message and world.events().count("PodsRefused") == 1
+    assert world.condition(ConditionType.STALLED) is None, "another job's end makes room"
     world.kube.edit(Kind.CLUSTER, NAMESPACE, "sort-1", lambda each: each.update(status={}))
     world.settle()
     assert world.condition(READY) == ("False", "Provisioning") and QUOTA not in told(world)
     world.wait(120)
     assert world.phase() == (JobPhase.FAILED, "StartDeadlineExceeded")
+
+
+@pytest.mark.parametrize(
+    ("waits", "reason", "needs_change"),
+    [
+        ("CreateContainerConfigError", "Configuration", True),
+        ("ErrImageNeverPull", "ImagePull", True),
+        ("InvalidImageName", "ImagePull", True),
+        # A registry may be away for a while.
+        ("ImagePullBackOff", "ImagePull", False),
+        ("CreateContainerError", "Configuration", False),
+    ],
+)
+def test_a_pod_that_only_a_change_lets_start_stalls_its_job(
+    world: World, waits: str, reason: str, needs_change: bool
+) -> None:
+    world.submit(manifest())
+    world.settle()
+    world.run_kuberay(ready=False)
+    pod = next(name for name in world.pods() if "-worker-" in name)
+    state = {"waiting": {"reason": waits}}
+    world.set_pod(pod, containerStatuses=[{"name": "ray-worker", "state": state}])
+    world.settle()
+    assert world.phase() == (JobPhase.PROVISIONING, reason)
+    assert world.condition(ConditionType.STALLED) == (("True", reason) if needs_change else None)
+    world.run_kuberay()
+    world.wait(60)
+    assert world.phase()[0] is JobPhase.RUNNING
+    assert world.condition(ConditionType.STALLED) is None
+
+
+def test_a_quota_that_counts_what_a_container_does_not_state_is_told_with_what_to_do() -> None:
+    said = refusal("FailedCreateHeadPod", "failed quota: all: must specify limits.cpu for: init")
+    problem = find_pods_refusal({"status": {"conditions": [said]}})
+    assert problem is not None and problem.needs_change
+    assert "cpuLimit" in problem.message and "LimitRange" in problem.message
+
+
+def test_pods_that_a_policy_refuses_stall_their_job(world: World) -> None:
+    world.submit(manifest())
+    world.settle()
+    said = refusal("FailedCreateWorkerPod", "no PriorityClass with name urgent was found")
+    world.kube.edit(
+        Kind.CLUSTER, NAMESPACE, "sort-1", lambda made: made.update(status={"conditions": [said]})
+    )
+    world.settle()
+    assert world.condition(ConditionType.STALLED) == ("True", "PodsRefused")
 
 
 def test_a_head_whose_node_is_lost_is_told(world: World) -> None:
@@ -188,15 +239,36 @@ def test_an_operator_with_another_key_makes_clusters_that_it_can_reach(world: Wo
     assert world.head("sort-2").submitted == ["sort-2-0"]
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_cluster_whose_workers_somebody_has_changed_is_replaced(
+    world: World, replicas: int
+) -> None:
+    world.run_to_training()
+    world.kube.edit(
+        Kind.CLUSTER,
+        NAMESPACE,
+        "sort-1",
+        lambda made: made["spec"]["workerGroupSpecs"][0].update(replicas=replicas),
+    )
+    world.wait(60)
+    assert world.clusters() == ["sort-2"]
+    (text,) = world.told("ClusterLost")
+    assert f"got {replicas} of pool a100, allowed 2 of pool a100" in text
+    assert "edit the job's nodePools instead" in text
+    world.run_kuberay()
+    world.settle()
+    assert world.head("sort-2").submitted == ["sort-2-0"]
+
+
 def test_an_event_takes_as_much_of_a_text_as_api_servers_do(world: World) -> None:
     world.submit(manifest())
     observed = world.reconciler.observer.observe((NAMESPACE, "sort"), lambda: None)
     assert observed is not None
     now = datetime.now(UTC)
     text = "ключ " * 300
-    note = event_manifest(observed.job, JobEvent("Reason", text), now)["note"]
+    note = event_manifest(observed.job, JobEvent("Reason", text), now)["message"]
     assert text.startswith(note) and MAX_EVENT_BYTES - 4 < len(note.encode()) <= MAX_EVENT_BYTES
-    assert event_manifest(observed.job, JobEvent("Reason", "short"), now)["note"] == "short"
+    assert event_manifest(observed.job, JobEvent("Reason", "short"), now)["message"] == "short"
 
 
 def test_why_a_pod_is_not_started_is_told_in_its_nodes_words(world: World) -> None:
@@ -208,22 +280,27 @@ def test_why_a_pod_is_not_started_is_told_in_its_nodes_words(world: World) -> No
     world.set_pod(pod, containerStatuses=[{"name": "ray-worker", "state": waits}])
     uid = world.kube.objects[Kind.POD, NAMESPACE, pod]["metadata"]["uid"]
     words = 'MountVolume.SetUp failed for volume "run": mount failed: exit status 32'
-    world.kube.create(
-        {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{pod}-", "namespace": NAMESPACE},
-            "regarding": {"uid": uid},
-            "reason": "FailedMount",
-            "type": "Warning",
-            "note": words,
-        }
-    )
+    for component, reason, note in (
+        ("kubelet", "FailedMount", words),
+        ("default-scheduler", "FailedScheduling", "0/1 nodes are available"),
+    ):
+        world.kube.create(
+            {
+                "apiVersion": "events.k8s.io/v1",
+                "kind": "Event",
+                "metadata": {"generateName": f"{pod}-", "namespace": NAMESPACE},
+                "regarding": {"uid": uid},
+                "reportingController": component,
+                "reason": reason,
+                "type": "Warning",
+                "note": note,
+            }
+        )
     before = world.kube.reads
     world.wait(60)
     assert world.phase() == (JobPhase.PROVISIONING, "NotStarting")
-    assert (
-        f"{pod} of pool a100: its kubelet reports: FailedMount: {words}" in world.status().message
+    assert f"{pod} of pool a100: kubelet reports FailedMount: {words}" in world.status().message, (
+        "the scheduler's words are outdated"
     )
     assert world.kube.reads - before <= 3, "nothing is asked of pods that start in time"
     world.run_kuberay()

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.on_cluster import FINALIZER
 from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.errors import Forbidden, KubeError
 from rlhf_kube.kinds import Kind
 
-from .troubled_world import KEY, TroubledWorld, troubled_world
+from .troubled_world import KEY, TroubledWorld
 from .world import NAMESPACE, manifest
 
 
 @pytest.fixture
-def world() -> Iterator[TroubledWorld]:
-    """Its job is there; `reconcile` fails when two drivers live."""
-    with troubled_world() as world:
-        yield world
-
-
-def train(world: TroubledWorld) -> None:
-    world.settle()
-    world.run_kuberay()
-    world.settle()
-    world.head().advance(1)
-    world.wait(world.settings.poll_seconds)
-    assert world.phase() == (JobPhase.RUNNING, "Running")
+def world(troubled: TroubledWorld) -> TroubledWorld:
+    return troubled
 
 
 def test_a_cluster_that_is_let_in_again_before_its_pods_are_gone(world: TroubledWorld) -> None:
-    train(world)
+    world.run_job_to_training()
     world.suspend_cluster(True)
     world.settle()
     world.suspend_cluster(False)
@@ -44,7 +30,7 @@ def test_a_cluster_that_is_let_in_again_before_its_pods_are_gone(world: Troubled
 
 
 def test_a_head_that_takes_its_time_to_end(world: TroubledWorld) -> None:
-    train(world)
+    world.run_job_to_training()
     world.kill_pod("head")
     world.settle()
     world.run_kuberay()
@@ -57,7 +43,7 @@ def test_a_head_that_takes_its_time_to_end(world: TroubledWorld) -> None:
 
 
 def test_a_suspension_that_is_taken_back_is_no_failure(world: TroubledWorld) -> None:
-    train(world)
+    world.run_job_to_training()
     world.edit_job(failurePolicy={"maxRestarts": 0})
     world.head().driver.stubborn = True
     world.edit_job(suspend=True)
@@ -106,24 +92,20 @@ def test_a_head_that_falls_again_before_the_first_report_counts(world: TroubledW
     assert world.status().restarts.total >= 3
 
 
-def test_a_job_that_waits_for_its_claim_holds_no_finalizer(world: TroubledWorld) -> None:
-    train(world)
+def test_a_job_that_lost_its_claim_goes_on_when_it_is_back(world: TroubledWorld) -> None:
+    world.run_job_to_training()
     world.set_claim(False)
     world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
     world.run_kubelets()
     world.wait(60)
     assert world.phase() == (JobPhase.PENDING, "ClaimNotFound")
-    assert FINALIZER not in world.job()["metadata"].get("finalizers", ())
     assert world.condition(ConditionType.SUSPENDED) is None
     world.set_claim(True)
     world.wait(31)
     assert world.clusters() == ["sort-2"]
-    assert FINALIZER in world.job()["metadata"]["finalizers"]
 
 
-def test_a_cluster_that_cannot_be_made_costs_no_gpus_and_is_held_when_it_is(
-    world: TroubledWorld,
-) -> None:
+def test_a_cluster_that_cannot_be_made_costs_no_gpus(world: TroubledWorld) -> None:
     def refuse(verb: str, kind: Kind) -> KubeError | None:
         return Forbidden("403: quota") if (verb, kind) == ("create", Kind.CLUSTER) else None
 
@@ -134,28 +116,29 @@ def test_a_cluster_that_cannot_be_made_costs_no_gpus_and_is_held_when_it_is(
     world.reconcile(KEY)
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubernetesForbidden")
     assert world.status().gpus == 0 and world.status().gpu_seconds == 0
-    world.kube.edit(Kind.JOB, *KEY, lambda job: job["metadata"].update(finalizers=[]))
     world.kube.trouble = before
     world.settle()
+    world.run_kuberay()
+    world.settle()
     assert world.clusters() == ["sort-1"] and world.status().gpus == 8
-    assert FINALIZER in world.job()["metadata"]["finalizers"]
 
 
 def test_a_cluster_that_is_kept_and_goes_is_accounted_for_no_longer(world: TroubledWorld) -> None:
     world.edit_job(ttlSecondsAfterFinished=3600)
-    train(world)
+    world.run_job_to_training()
     world.head().finish()
     world.wait(10)
     assert world.phase()[0] is JobPhase.SUCCEEDED and world.status().gpus == 8
     world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
     world.settle()
     assert world.status().gpus == 0 and world.status().cluster is None
-    assert FINALIZER not in world.job()["metadata"].get("finalizers", ())
 
 
 def test_gpus_are_those_that_the_job_uses(world: TroubledWorld) -> None:
     world.kube.remove(Kind.JOB, *KEY)
     world.submit(manifest(placement={"maxDevices": 4}))
+    world.settle()
+    world.run_kuberay()
     world.settle()
     assert world.status().gpus == 4
 
@@ -163,7 +146,7 @@ def test_gpus_are_those_that_the_job_uses(world: TroubledWorld) -> None:
 def test_a_reason_that_kubernetes_does_not_take_is_told_in_another_form(
     world: TroubledWorld,
 ) -> None:
-    train(world)
+    world.run_job_to_training()
     world.head().finish(ExitCode.RETRIABLE, "_odd_", "words")
     world.wait(10)
     assert "Driver_odd_" in world.events()
@@ -171,14 +154,14 @@ def test_a_reason_that_kubernetes_does_not_take_is_told_in_another_form(
 
 def test_a_deadline_also_ends_a_job_between_two_clusters(world: TroubledWorld) -> None:
     world.edit_job(activeDeadlineSeconds=100)
-    train(world)
+    world.run_job_to_training()
     world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
     world.wait(200)  # the pods of the cluster before do not end
     assert world.phase() == (JobPhase.FAILED, "DeadlineExceeded")
 
 
 def test_a_job_that_finished_while_it_was_told_to_stop_has_succeeded(world: TroubledWorld) -> None:
-    train(world)
+    world.run_job_to_training()
     driver = world.head().driver
     driver.finish()
     world.edit_job(suspend=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from rlhf_kube.kinds import Kind
@@ -104,12 +102,10 @@ def test_what_happened_while_nobody_looked_is_made_good(team: Team) -> None:
     team.delete("rlhfjob", "unwatched")
 
 
-def test_a_deletion_goes_on(team: Team) -> None:
+def test_a_deletion_needs_no_operator(team: Team) -> None:
     team.train("doomed")
     team.operator.kill()
     team.delete("rlhfjob", "doomed")
-    finalizers = json.dumps(list(team.job("doomed")["metadata"]["finalizers"]))
-    assert "rlhf-operator.dev/cluster" in finalizers
-    team.operator.start()
     wait_until(lambda: team.kube.get(Kind.JOB, team.namespace, "doomed") is None, SECONDS, "no job")
     wait_until(lambda: team.left("doomed") == [], SECONDS, "nothing left")
+    team.operator.start()

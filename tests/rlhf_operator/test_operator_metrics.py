@@ -11,7 +11,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from rlhf_api.status import JobPhase, ProgressStatus, RestartStatus, RLHFJobStatus
+from rlhf_api.status import (
+    CheckpointStatus,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    JobPhase,
+    ProgressStatus,
+    RestartStatus,
+    RLHFJobStatus,
+)
 from rlhf_operator.process.health import MAX_ANSWER_AGE_SECONDS, Health, serve
 from rlhf_operator.process.metrics import SHOWN_SECONDS, Metrics
 
@@ -51,6 +60,36 @@ def test_a_job_is_shown_by_its_status() -> None:
     assert value("rlhf_job_tokens_per_second", SORT) is None
     assert value("rlhf_job_phase", {**SORT, "phase": "Running"}) == 1
     assert value("rlhf_operator_jobs", {"phase": "Running"}) == 1
+
+
+def test_checkpoints_are_shown_by_the_status_and_failures_count_on_in_another_operator() -> None:
+    saved = CheckpointStatus(step=5, path="/p", time=TIME)
+    full = Condition(
+        type=ConditionType.CHECKPOINTS_FAILING,
+        status=ConditionStatus.TRUE,
+        last_transition_time=TIME,
+        reason="NoSpace",
+        message="full",
+    )
+    failing = status(JobPhase.RUNNING).model_copy(
+        update={"checkpoint": saved, "checkpoint_failures": 3, "conditions": (full,)}
+    )
+    fine = failing.model_copy(update={"conditions": (), "checkpoint_failures": 4})
+    for metrics in (Metrics(), Metrics()):
+        value = metrics.registry.get_sample_value
+        metrics.set_job("team", "sort", status(JobPhase.RUNNING), TIME)
+        assert value("rlhf_job_checkpoint_step", SORT) is None
+        for now, is_failing, total in ((failing, 1, 3), (failing, 1, 3), (fine, 0, 4)):
+            metrics.set_job("team", "sort", now, TIME)
+            assert value("rlhf_job_checkpoint_step", SORT) == 5
+            assert value("rlhf_job_checkpoint_timestamp_seconds", SORT) == TIME.timestamp()
+            assert value("rlhf_job_checkpoints_failing", SORT) == is_failing
+            assert value("rlhf_job_checkpoint_failures_total", SORT) == total
+        metrics.forget_job("team", "sort")
+        metrics.set_job("team", "sort", failing, TIME)
+        assert value("rlhf_job_checkpoint_failures_total", SORT) == 3, "a new job of this name"
+        metrics.forget_job("team", "sort")
+        assert series(metrics) == set()
 
 
 def test_a_job_is_in_one_phase() -> None:
@@ -103,6 +142,7 @@ class Served:
     port: int
     age: float = 0.0
     is_started: bool = True
+    definition_problem: str = ""
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -118,7 +158,9 @@ def served() -> Iterator[Served]:
     served = Served(free_port())
     metrics = Metrics()
     metrics.set_job("team", "sort", status(JobPhase.RUNNING), TIME)
-    health = Health(lambda: served.age, lambda: served.is_started)
+    health = Health(
+        lambda: served.age, lambda: served.is_started, lambda: served.definition_problem
+    )
     stop: Callable[[], None] = serve(served.port, metrics.registry, health)
     yield served
     stop()
@@ -131,6 +173,12 @@ def test_it_is_well(served: Served) -> None:
 def test_it_is_not_ready_before_it_watches_the_jobs_but_lives(served: Served) -> None:
     served.is_started = False
     assert served.get("/readyz")[0] == 503 and served.get("/healthz")[0] == 200
+
+
+def test_it_is_not_ready_beside_another_definition_but_lives(served: Served) -> None:
+    served.definition_problem = "the API server has no field .status.new"
+    assert served.get("/readyz") == (503, f"{served.definition_problem}\n")
+    assert served.get("/healthz")[0] == 200
 
 
 def test_it_is_ill_when_kubernetes_is_silent_for_long(served: Served) -> None:

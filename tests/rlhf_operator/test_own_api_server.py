@@ -76,6 +76,7 @@ def test_a_job_goes_on_when_the_api_server_comes_back(
 def test_without_kuberay_jobs_wait_and_say_so_until_it_is_there(
     own_kubectl: Kubectl, tmp_path: Path
 ) -> None:
+    define(own_kubectl)
     kind = json.loads(own_kubectl("get", "crd", "rayclusters.ray.io", "--output=json"))
     own_kubectl("delete", "crd", "rayclusters.ray.io")
     with a_team(own_kubectl, tmp_path) as team:
@@ -100,6 +101,7 @@ def test_a_kuberay_that_lacks_what_is_needed_is_told_until_it_is_upgraded(
 ) -> None:
     """Its definition without the field that 1.6 brought: what the real API server says of that is
     understood."""
+    define(own_kubectl)
     current = json.loads(own_kubectl("get", "crd", "rayclusters.ray.io", "--output=json"))
     old = copy.deepcopy(current)
     for version in old["spec"]["versions"]:
@@ -110,7 +112,7 @@ def test_a_kuberay_that_lacks_what_is_needed_is_told_until_it_is_upgraded(
         team.submit(small("upgraded"))
         team.wait_for_condition("upgraded", ConditionType.CLUSTER_READY, "False", "KubeRayTooOld")
         conditions = team.status("upgraded").conditions
-        (told,) = (each.message for each in conditions if each.reason == "KubeRayTooOld")
+        told = next(each.message for each in conditions if each.reason == "KubeRayTooOld")
         assert "allowed 1.6 or newer" in told and "spec.authOptions" in told
         seen = own_kubectl("get", "crd", "rayclusters.ray.io", "--output=json")
         version = json.loads(seen)["metadata"]["resourceVersion"]

@@ -162,7 +162,7 @@ def test_any_pod_cluster_and_claim_is_read(one: Any, other: Any) -> None:
         for value in (one, {"conditions": one, "containerStatuses": other}, {"suspend": other}):
             document = {**raw, part: value}
             parse_pod(document)
-            parse_cluster(document, "u-0", "key")
+            parse_cluster(document, "sort", "u-0", "key")
             parse_claim(document)
             is_managed_here(document)
 
@@ -211,7 +211,7 @@ def test_only_jobs_of_this_operator_are_its_own() -> None:
 def test_a_cluster_is_the_jobs_only_if_the_job_controls_it() -> None:
     def owned_by(*owners: dict[str, Any]) -> bool:
         raw = {"metadata": {**METADATA, "ownerReferences": list(owners)}}
-        return parse_cluster(raw, "u-0", "key").is_owned
+        return parse_cluster(raw, "sort", "u-0", "key").is_owned
 
     assert owned_by({"uid": "u-0", "controller": True})
     assert owned_by({"uid": "u-9"}, {"uid": "u-0", "controller": True})
@@ -220,11 +220,28 @@ def test_a_cluster_is_the_jobs_only_if_the_job_controls_it() -> None:
     assert not owned_by()
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_of_earlier_job"),
+    [
+        ({}, True),
+        ({"uid": "u-0"}, False),
+        ({"name": "other"}, False),
+        ({"kind": "ConfigMap"}, False),
+        ({"controller": False}, False),
+    ],
+)
+def test_a_cluster_is_of_an_earlier_job_if_one_of_this_name_controlled_it(
+    changes: dict[str, Any], is_of_earlier_job: bool
+) -> None:
+    owner = {"kind": "RLHFJob", "name": "sort", "uid": "u-9", "controller": True, **changes}
+    raw = {"metadata": {**METADATA, "ownerReferences": [owner]}}
+    assert parse_cluster(raw, "sort", "u-0", "key").is_of_earlier_job is is_of_earlier_job
+
+
 def test_a_cluster_wants_the_workers_of_all_its_groups() -> None:
     groups = [{"replicas": 2}, {"replicas": 0}, {}]
-    observed = parse_cluster(
-        {"metadata": METADATA, "spec": {"workerGroupSpecs": groups}}, "u-0", "key"
-    )
+    raw = {"metadata": METADATA, "spec": {"workerGroupSpecs": groups}}
+    observed = parse_cluster(raw, "sort", "u-0", "key")
     assert (
         observed.num_desired_workers == 3 and not observed.is_suspended and not observed.is_deleting
     )

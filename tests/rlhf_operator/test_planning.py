@@ -146,6 +146,8 @@ def test_a_plan_is_made_once_for_all_that_it_does_not_depend_on(
 OTHERWISE: dict[str, dict[str, Any]] = {
     "failure_policy": {
         "max_restarts": 9,
+        "max_disruptions": 9,
+        "space_deadline_seconds": 9,
         "backoff_seconds": 9,
         "progress_deadline_seconds": 9,
         "standby": True,
@@ -159,7 +161,9 @@ OTHERWISE: dict[str, dict[str, Any]] = {
         "keep_best": "None",
         "final_model": "Best",
         "model_format": "float32",
+        "journal": "Off",
         "on_error": "Fail",
+        "start": "Fresh",
         "storage": CheckpointStorage(uri="s3://bucket/x"),
     },
     "telemetry": {

@@ -93,3 +93,17 @@ def test_a_pod_that_has_ended_is_told_by_its_name_and_pool(world: World) -> None
     said = f"{pod} of pool critics: container ray-worker ended with exit code 1"
     assert ready(world) == f"2 of 3 pods are ready, of pool critics 0 of 1; lately: {said}"
     assert world.told("ContainerFailed") == [said]
+
+
+def test_a_problem_of_an_earlier_cluster_explains_nothing(world: World) -> None:
+    world.run_to_training(two_pools())
+    (pod,) = of_pool(world, "critics")
+    ended = {"terminated": {"exitCode": 1}}
+    world.set_pod(pod, conditions=[], containerStatuses=[{"name": "ray-worker", "state": ended}])
+    world.tell_pod(pod)
+    world.kube.remove(Kind.CLUSTER, NAMESPACE, "sort-1")
+    world.wait(60)
+    assert world.clusters() == ["sort-2"]
+    world.run_kuberay(ready=False)
+    world.settle()
+    assert ready(world) == "0 of 3 pods are ready, of pool actors 0 of 1, of pool critics 0 of 1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf_api.on_cluster import CLIENT_PORT, DASHBOARD_PORT, GCS_PORT, REPORT_PORT
+from rlhf_api.on_cluster import AGENT_PORT, DASHBOARD_PORT, GCS_PORT, REPORT_PORT
 from rlhf_operator.apply.build.owned_objects import network_policy
 from rlhf_operator.apply.build.owner import Owner
 
@@ -18,7 +18,7 @@ API_SERVER, STRANGER = Outside("10.0.0.1"), Pod("team", {"app": "notebook"})
 @pytest.mark.parametrize("source", [API_SERVER, STRANGER])
 @pytest.mark.parametrize(
     ("port", "admits"),
-    [(DASHBOARD_PORT, True), (REPORT_PORT, True), (GCS_PORT, False), (CLIENT_PORT, False)],
+    [(DASHBOARD_PORT, True), (REPORT_PORT, True), (GCS_PORT, False), (AGENT_PORT, False)],
 )
 @pytest.mark.parametrize("namespace", ["rlhf-system", None])
 def test_everybody_reaches_what_asks_for_a_token_and_nothing_else(

@@ -16,6 +16,7 @@ from rlhf_kube.errors import (
     NotAdmitted,
     NotFound,
     NotInstalled,
+    UnknownField,
     Unreachable,
 )
 from rlhf_kube.kinds import Kind
@@ -27,11 +28,14 @@ KEY = (NAMESPACE, "sort")
 FORBIDDEN = ("True", "KubernetesForbidden")
 
 
-def refuse(world: World, verb: str, kind: Kind) -> None:
+AGAINST_THE_RULES = Forbidden("403: against the rules")
+
+
+def refuse(world: World, verb: str, kind: Kind, error: KubeError = AGAINST_THE_RULES) -> None:
     """A policy, a quota or a role is against it from now on."""
 
     def trouble(asked: str, about: Kind) -> KubeError | None:
-        return Forbidden("403: against the rules") if (asked, about) == (verb, kind) else None
+        return error if (asked, about) == (verb, kind) else None
 
     world.kube.trouble = trouble
 
@@ -53,14 +57,33 @@ def stalled(world: World) -> tuple[str, str] | None:
     return world.condition(ConditionType.STALLED)
 
 
-def test_a_cluster_that_cannot_be_made_is_not_ready(world: World) -> None:
-    refuse(world, "create", Kind.CLUSTER)
+@pytest.mark.parametrize(
+    ("kind", "error", "reason", "needs_change"),
+    [
+        (Kind.CLUSTER, Forbidden("403: against the rules"), "KubernetesForbidden", True),
+        (Kind.SECRET, NotAdmitted("403: denied by a webhook"), "KubernetesForbidden", True),
+        (Kind.CLUSTER, Invalid('400: unknown field "x"'), "KubeRayTooOld", True),
+        # Another job's end makes room in a quota.
+        (Kind.CLUSTER, NotAdmitted("403: exceeded quota: full"), "KubernetesForbidden", False),
+    ],
+)
+def test_the_refusal_of_a_cluster_is_the_reason_of_the_phase_until_it_is_made(
+    world: World, kind: Kind, error: KubeError, reason: str, needs_change: bool
+) -> None:
+    refuse(world, "create", kind, error)
     world.submit(manifest())
     reconciles(world, 2)
-    assert world.condition(ConditionType.CLUSTER_READY) == ("False", "KubernetesForbidden")
-    assert stalled(world) is None
+    assert world.phase() == (JobPhase.PROVISIONING, reason) and str(error) in world.status().message
+    assert world.condition(ConditionType.CLUSTER_READY) == ("False", reason)
+    assert stalled(world) == (("True", reason) if needs_change else None)
+    assert (world.condition(ConditionType.RECONCILING) is None) is needs_change
+    before = len(world.kube.writes)
+    reconciles(world, 20)
+    assert world.events().count(reason) == 1
+    assert ("apply_status", Kind.JOB) not in world.kube.writes[before:]
     allow(world)
-    assert world.clusters() == ["sort-1"]
+    assert world.clusters() == ["sort-1"] and stalled(world) is None
+    assert world.phase() == (JobPhase.PROVISIONING, "WaitingForPods")
     assert world.condition(ConditionType.CLUSTER_READY) == ("False", "Provisioning")
 
 
@@ -125,14 +148,14 @@ def test_a_worker_that_cannot_be_replaced_stalls_its_job(world: World) -> None:
     assert world.head().submitted == ["sort-1-0", "sort-1-1"]
 
 
-def test_a_finalizer_that_stays_is_told_on_the_job_that_is_being_deleted(world: World) -> None:
-    world.run_to_training()
-    refuse(world, "apply", Kind.JOB)
-    world.delete_job()
+def test_workers_that_cannot_be_released_stall_their_job(world: World) -> None:
+    world.run_to_training(manifest(ttlSecondsAfterFinished=1000))
+    refuse(world, "apply", Kind.CLUSTER)
+    world.head().finish()
     reconciles(world, 4)
-    assert world.clusters() == [] and stalled(world) == FORBIDDEN
+    assert world.phase()[0] is JobPhase.SUCCEEDED and stalled(world) == FORBIDDEN
     allow(world)
-    assert (Kind.JOB, *KEY) not in world.kube.objects
+    assert stalled(world) is None
 
 
 @pytest.mark.parametrize(
@@ -148,7 +171,18 @@ def test_a_finalizer_that_stays_is_told_on_the_job_that_is_being_deleted(world: 
         (Invalid("422"), "KubernetesInvalid"),
         (NotInstalled("404"), "KubernetesInvalid"),
         (KubeRayTooOld("400"), "KubeRayTooOld"),
+        (UnknownField("500"), "DefinitionDiffers"),
     ],
 )
 def test_each_error_has_the_operators_reason(error: KubeError, reason: str) -> None:
     assert operator_reason(error) == reason
+
+
+def test_a_definition_that_lacks_a_field_is_the_operators_problem(world: World) -> None:
+    refuse(world, "apply_status", Kind.JOB, UnknownField("it has no field .status.new"))
+    world.submit(manifest())
+    reconciles(world, 2)
+    assert world.reconciler.definition_problem == "it has no field .status.new"
+    assert world.clusters() == [], "nothing is done without a status"
+    allow(world)
+    assert world.reconciler.definition_problem == "" and world.clusters() == ["sort-1"]

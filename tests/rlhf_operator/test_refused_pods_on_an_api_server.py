@@ -28,7 +28,9 @@ def test_what_no_pod_may_have_is_told(team: Team, name: str) -> None:
     spec, says = REFUSED[name]
     team.submit(small(name, **spec))
     team.wait_for_condition(name, ConditionType.CLUSTER_READY, "False", "PodsRefused")
-    assert says in team.status(name).message
+    status = team.status(name)
+    assert says in status.message and status.reason == "PodsRefused"
+    assert ConditionType.STALLED in {condition.type for condition in status.conditions}
     wait_until(lambda: "PodsRefused" in team.events(name), SECONDS, "an event")
     team.delete("rlhfjob", name)
     wait_until(lambda: not team.left(name), SECONDS, "nothing of it")

@@ -8,8 +8,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.report import CheckpointReport, StatusReport
-from rlhf_api.status import DriverStatus, ProgressStatus, RestartStatus, RLHFJobStatus
+from rlhf_api.report import CheckpointReport, SavingReport, StatusReport
+from rlhf_api.status import (
+    CheckpointStatus,
+    ConditionStatus,
+    ConditionType,
+    DriverStatus,
+    ProgressStatus,
+    RestartStatus,
+    RLHFJobStatus,
+)
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.observed import Observed
@@ -71,6 +79,22 @@ def test_reports_of_others_and_old_ones_say_nothing() -> None:
         assert made.status == RLHFJobStatus()
 
 
+def test_a_takeover_is_told_once_however_many_drivers_report_it() -> None:
+    first = draft()
+    text = "the folder had been used by an earlier job of this name"
+    record_report(first, DRIVER, report(takeover=text))
+    decided = first.decision()
+    assert decided.status.takeover == text
+    (event,) = decided.events
+    assert (event.reason, event.message, event.is_warning) == ("FolderTakenOver", text, False)
+    # Of the next driver, and before the progress is due again.
+    later = draft(decided.status)
+    driver = DriverStatus(submission_id="sort-1-1", attempt=1, restart=1)
+    record_report(later, driver, report(submission_id="sort-1-1", takeover=text))
+    record_report(later, driver, report(submission_id="sort-1-1", sequence=6))
+    assert later.decision().events == () and later.status.takeover == text
+
+
 def written(seconds_ago: float) -> RLHFJobStatus:
     progress = ProgressStatus(
         phase="Train",
@@ -93,7 +117,7 @@ def test_progress_is_taken_every_15_seconds_but_a_checkpoint_and_the_end_at_once
 
 def test_only_a_new_checkpoint_forgives_restarts() -> None:
     restarts = RestartStatus(drivers=3, total=3, since_checkpoint=2, in_a_row=3)
-    before = RLHFJobStatus(restarts=restarts, checkpoint=CheckpointReport(step=4, path="/4"))
+    before = RLHFJobStatus(restarts=restarts, checkpoint=CheckpointStatus(step=4, path="/4"))
     for step, counted, all in ((3, 2, 3), (4, 2, 3), (5, 0, 0)):
         made = draft(before)
         record_report(made, DRIVER, report(checkpoint=CheckpointReport(step=step, path="/n")))
@@ -136,3 +160,81 @@ def test_no_report_breaks_the_status(
         made.set(driver=record_report(made, fresh, said))
         status = made.decision().status  # it is validated
         assert status.restarts.total == status.restarts.incarnations
+
+
+def failing(made: Draft) -> tuple[str, str] | None:
+    """Reason and message of the condition."""
+    found = made.snapshot.condition(ConditionType.CHECKPOINTS_FAILING)
+    assert found is None or found.status is ConditionStatus.TRUE
+    return None if found is None else (found.reason, found.message)
+
+
+def events(made: Draft) -> list[tuple[str, str, bool]]:
+    return [(event.reason, event.message, event.is_warning) for event in made.decision().events]
+
+
+class Reports:
+    """Reports of drivers, one every minute; the status goes on from one to the next."""
+
+    def __init__(self) -> None:
+        self.status = RLHFJobStatus()
+        self._minutes = 0
+
+    def take(self, driver: str, saving: SavingReport | None, checkpoint: int = 0) -> Draft:
+        self._minutes += 1
+        made = draft(self.status, NOW + timedelta(minutes=self._minutes))
+        before = self.status.driver
+        if before is None or before.submission_id != driver:
+            before = DRIVER.model_copy(update={"submission_id": driver})
+        saved = CheckpointReport(step=checkpoint, path="/p") if checkpoint else None
+        said = report(submission_id=driver, sequence=self._minutes, saving=saving, checkpoint=saved)
+        made.set(driver=record_report(made, before, said))
+        self.status = made.decision().status
+        return made
+
+
+FULL = SavingReport(failures=2, reason="NoSpace", message="1 failed since step 5: no space")
+
+
+def test_checkpoints_that_fail_are_a_condition_with_one_event_until_one_is_written() -> None:
+    reports = Reports()
+    assert events(reports.take("sort-1-0", None)) == []
+    first = reports.take("sort-1-0", FULL.model_copy(update={"failures": 1}), checkpoint=4)
+    assert failing(first) == ("NoSpace", "1 failed since step 5: no space")
+    warning = "NoSpace: 1 failed since step 5: no space"
+    assert events(first) == [("CheckpointsFailing", warning, True)]
+    other = SavingReport(failures=2, reason="_odd", message="no route")
+    second = reports.take("sort-1-0", other, checkpoint=4)
+    assert failing(second) == ("Driver_odd", "no route") and events(second) == []
+    saved = reports.take("sort-1-0", SavingReport(failures=2), checkpoint=8)
+    assert failing(saved) is None
+    text = "the job can save again; the newest checkpoint is that of step 8"
+    assert events(saved) == [("CheckpointsSaved", text, False)]
+    assert events(reports.take("sort-1-0", SavingReport(failures=2), checkpoint=8)) == []
+    assert reports.status.checkpoint_failures == 2
+
+
+def test_a_driver_that_starts_again_on_a_full_disk_ends_no_condition_and_counts_on() -> None:
+    reports = Reports()
+    reports.take("sort-1-0", FULL, checkpoint=4)
+    fresh = reports.take("sort-1-1", None, checkpoint=4)
+    assert failing(fresh) == ("NoSpace", FULL.message), "it has not tried yet"
+    again = reports.take("sort-1-1", FULL.model_copy(update={"failures": 1}), checkpoint=4)
+    assert events(again) == [] and reports.status.checkpoint_failures == 3
+    # From the checkpoint that is left it may be at an earlier step than the one before it.
+    assert failing(reports.take("sort-1-1", SavingReport(failures=1), checkpoint=2)) is None
+
+
+def test_a_driver_of_an_earlier_release_ends_the_condition_by_its_next_checkpoint() -> None:
+    reports = Reports()
+    reports.take("sort-1-0", FULL, checkpoint=4)
+    assert failing(reports.take("sort-1-1", None, checkpoint=4)) is not None
+    assert failing(reports.take("sort-1-1", None, checkpoint=5)) is None
+
+
+def test_the_time_of_a_checkpoint_is_when_it_was_first_reported() -> None:
+    reports = Reports()
+    for _ in range(2):
+        reports.take("sort-1-0", None, checkpoint=4)
+        saved = reports.status.checkpoint
+        assert saved == CheckpointStatus(step=4, path="/p", time=NOW + timedelta(minutes=1))

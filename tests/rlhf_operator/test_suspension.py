@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ConditionType, JobPhase
 
-from .world import NAMESPACE, World, manifest
+from .world import World, manifest
 
 
 def test_a_suspended_job_saves_gives_its_cluster_back_and_goes_on_later(world: World) -> None:
@@ -92,9 +92,10 @@ def test_a_queued_job_is_pending_and_its_start_deadline_does_not_run(world: Worl
     assert world.phase() == (JobPhase.PENDING, "Queued")
     world.suspend_cluster(False)
     world.settle()
-    assert world.phase() == (JobPhase.PROVISIONING, "WaitingForPods") and world.status().gpus == 8
+    assert world.phase() == (JobPhase.PROVISIONING, "WaitingForPods") and world.status().gpus == 0
     world.run_kuberay()
     world.settle()
+    assert world.status().gpus == 8
     assert world.head().submitted == ["sort-1-0"]
 
 
@@ -132,12 +133,25 @@ def test_a_suspension_that_is_taken_back_at_once_leaves_the_driver_alone(world: 
     assert world.status().start_time == begin
 
 
-def test_gpus_are_counted_from_when_the_cluster_is_let_in(world: World) -> None:
-    world.submit(manifest())
-    world.reconcile((NAMESPACE, "sort"))
-    assert world.clusters() == ["sort-1"] and world.status().gpus == 0
+def test_gpus_are_counted_while_pods_occupy_them(world: World) -> None:
+    pools = [{"name": "a100", "nodes": 2, "devicesPerNode": 4, "gpu": "A100-80G"}]
+    world.submit(manifest(resources={"nodePools": pools}))
     world.settle()
+    world.run_kuberay(ready=False)
+    world.wait(600)
+    assert world.status().gpus == 0 and world.status().gpu_seconds == 0, "its pods have no node"
+    head, first, second = sorted(world.pods())
+    for pod in (head, first):
+        world.bind(pod)
+    world.wait(1)
+    assert world.status().gpus == 4
+    world.bind(second)
+    world.wait(100)
     assert world.status().gpus == 8
+    world.set_pod(second, phase="Failed")
+    world.wait(1)
+    assert world.status().gpus == 4, "it has ended"
+    assert world.status().gpu_seconds >= 400
 
 
 def test_an_evicted_job_that_is_told_to_wait_leaves_the_queue(world: World) -> None:

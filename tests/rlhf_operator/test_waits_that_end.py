@@ -9,7 +9,7 @@ import pytest
 from rlhf_api.status import JobPhase
 from rlhf_kube.kinds import Kind
 
-from .world import NAMESPACE, World, manifest
+from .world import NAMESPACE, World, claim, manifest
 
 pytestmark = pytest.mark.slow
 
@@ -75,8 +75,11 @@ def stranger(cluster: str, **metadata: Any) -> dict[str, Any]:
 def test_a_strangers_pod_with_the_jobs_labels_changes_nothing(
     world: World, kind: str | None
 ) -> None:
-    """Those of RayClusters that are not there are the garbage collector's affair."""
-    owner = {"kind": kind, "name": "sort-1", "uid": "u-1", "controller": True}
+    # An owner that exists: else the garbage collector would delete the pod. There are no Jobs here.
+    world.kube.create(claim("of-the-stranger"))
+    existing = world.kube.get(Kind.CLAIM, NAMESPACE, "of-the-stranger")
+    assert existing is not None
+    owner = {"kind": kind, "name": "sort-1", "uid": existing["metadata"]["uid"], "controller": True}
     world.kube.create(stranger("sort-1", ownerReferences=[owner] if kind else []))
     world.run_to_training()
     assert world.head().submitted == ["sort-1-0"]
@@ -162,6 +165,8 @@ def test_a_frozen_driver_that_does_not_end_costs_its_cluster(world: World) -> No
     world.head().driver.stubborn = True
     world.wait(world.settings.frozen_report_seconds + world.settings.stop_seconds + 60)
     assert world.clusters() == ["sort-2"] and "DriverStuck" in world.events()
+    restarts = world.status().restarts
+    assert (restarts.total, restarts.since_checkpoint) == (2, 1), "it failed once"
 
 
 def test_devices_are_given_back_when_the_others_find_no_room(world: World) -> None:

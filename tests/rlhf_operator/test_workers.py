@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 
 import pytest
@@ -13,10 +13,11 @@ import pytest
 from rlhf_kube.errors import Conflict, Forbidden, Unreachable
 from rlhf_operator.clients.cached_kube import Key
 from rlhf_operator.clients.fair_semaphore import FairThreadPool
+from rlhf_operator.process.leadership import NotLeading
 from rlhf_operator.process.metrics import Metrics
 from rlhf_operator.process.queue import JobQueue
 from rlhf_operator.process.reconciler import Reconciler
-from rlhf_operator.process.workers import Workers
+from rlhf_operator.process.workers import STANDBY_SECONDS, Workers
 
 A: Key = ("team", "a")
 B: Key = ("team", "b")
@@ -110,6 +111,23 @@ def test_a_reconcile_runs_in_a_thread() -> None:
     scene = play(reconcile, act)
     assert seen == [(A, "reconcile_0"), (B, "reconcile_0")]
     assert scene.queue.later == [] and scene.reconciles("failed") == 0
+
+
+def test_a_job_waits_while_another_replica_may_act() -> None:
+    answers: Iterator[Exception | None] = iter([NotLeading(), None])
+
+    def reconcile(key: Key, planned: Planned) -> None:
+        error = next(answers)
+        if error is not None:
+            raise error
+
+    async def act(scene: Scene) -> None:
+        scene.queue.add(A)
+        await until(lambda: scene.reconciles("done") == 1)
+
+    scene = play(reconcile, act)
+    assert scene.queue.later == [(A, STANDBY_SECONDS)]
+    assert scene.reconciles("failed") == 0, "no error of the job"
 
 
 def test_the_next_reconcile_is_when_the_last_one_says() -> None:

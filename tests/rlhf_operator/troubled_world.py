@@ -25,6 +25,8 @@ from .fake_driver import FakeDriver
 from .fake_head import FakeHeads
 from .world import NAMESPACE, World, claim, manifest
 
+FOREGROUND = "foregroundDeletion"
+"""The garbage collector's finalizer."""
 KUBELET = "example.com/kubelet"
 """A finalizer on pods: they end when their kubelet says so, not when they are deleted."""
 GRACE_SECONDS = 60.0
@@ -157,6 +159,32 @@ class TroubledWorld(World):
                 self.kube.remove(Kind.POD, NAMESPACE, pod)
                 return
 
+    def run_job_to_training(self) -> None:
+        """Give the job pods, and let its driver do a step."""
+        self.settle()
+        self.run_kuberay()
+        self.settle()
+        self.head().advance(1)
+        self.wait(self.settings.poll_seconds)
+        assert self.phase() == (JobPhase.RUNNING, "Running")
+
+    def delete_in_foreground(self) -> None:
+        """Delete the job; it stays until the garbage collector has deleted what it owns."""
+        self.kube.edit(Kind.JOB, *KEY, lambda job: job["metadata"].update(finalizers=[FOREGROUND]))
+        self.delete_job()
+
+    def collect_garbage(self) -> None:
+        """Delete what deleted jobs own, and then a job that was deleted in the foreground."""
+        if self.exists() and FOREGROUND in self.job()["metadata"].get("finalizers", ()):
+            uid = self.job()["metadata"]["uid"]
+            for address, stored in list(self.kube.objects.items()):
+                owners = stored["metadata"].get("ownerReferences", ())
+                is_left = address in self.kube.objects  # it may have gone with another one
+                if is_left and any(owner["uid"] == uid for owner in owners):
+                    self.kube.remove(*address)
+            self.kube.edit(Kind.JOB, *KEY, lambda job: job["metadata"].update(finalizers=[]))
+        self.kube.collect_garbage()
+
     def run_kubelets(self) -> None:
         """Pods that were told to end do so."""
         for kind, _, name in list(self.kube.objects):
@@ -223,6 +251,8 @@ class TroubledWorld(World):
         self.queue_holds = False
         self.watches_are_late = False
         self.tell()
+        self.kube.collects_at_once = True
+        self.collect_garbage()
         for head in self.heads.all():
             head.come_back()
             head.stubborn = False

@@ -255,6 +255,7 @@ class World:
                 self._make_pod(cluster, "worker", group["groupName"])
         if ready:
             for pod in filterfalse(self.is_ending, self.pods(name)):
+                self.bind(pod)
                 self.set_pod(pod, conditions=[{"type": "Ready", "status": "True"}])
 
     def _make_pod(self, cluster: Mapping[str, Any], role: str, group: str) -> None:
@@ -287,6 +288,10 @@ class World:
             }
         )
 
+    def bind(self, pod: str) -> None:
+        """Give a pod a node."""
+        self.kube.edit(Kind.POD, NAMESPACE, pod, lambda each: each.update(spec={"nodeName": "n"}))
+
     def set_pod(self, pod: str, **status: Any) -> None:
         self.kube.edit(Kind.POD, NAMESPACE, pod, lambda each: each["status"].update(status))
 
@@ -313,10 +318,11 @@ class World:
     def tell_pod(self, pod: str) -> None:
         """The watch's event about a pod, which app.py hands on before a reconcile."""
         raw = self.kube.objects[Kind.POD, NAMESPACE, pod]
-        problem = named_problem(parse_pod(raw))
+        observed = parse_pod(raw)
+        problem = named_problem(observed)
         assert problem is not None
         job = raw["metadata"]["labels"]["rlhf-operator.dev/job"]
-        self.reconciler.observer.remember((NAMESPACE, job), problem)
+        self.reconciler.observer.remember((NAMESPACE, job), observed.owner, problem)
 
     # What tests ask
 
@@ -344,15 +350,17 @@ class World:
 
     def events(self) -> list[str]:
         return [
-            each["reason"] for (kind, _, _), each in self.kube.objects.items() if kind is Kind.EVENT
+            each["reason"]
+            for (kind, _, _), each in self.kube.objects.items()
+            if kind is Kind.CORE_EVENT
         ]
 
     def told(self, reason: str) -> list[str]:
         """What events of a reason say."""
         return [
-            each["note"]
+            each["message"]
             for (kind, _, _), each in self.kube.objects.items()
-            if kind is Kind.EVENT and each["reason"] == reason
+            if kind is Kind.CORE_EVENT and each["reason"] == reason
         ]
 
     def manifest_of(self, cluster: str) -> dict[str, Any]:

@@ -18,6 +18,14 @@ def step_metrics(folder: Path) -> list[dict[str, float]]:
     return [record["metrics"] for record in records(folder, "step")]
 
 
+def repeated(folder: Path, metric: str) -> dict[int, list[float]]:
+    """Values of a metric by step, of the steps that ran several times."""
+    values: dict[int, list[float]] = {}
+    for record in records(folder, "step"):
+        values.setdefault(record["step"], []).append(record["metrics"][metric])
+    return {step: found for step, found in values.items() if len(found) > 1}
+
+
 def reproducible(folder: Path) -> list[tuple[str, int, dict[str, float]]]:
     """Metrics that do not depend on the machine's pace, with kind of record and step."""
     return [

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from rlhf_cli.chat_model import ChatRequest, open_model
 
 from .cli import Finished, run
 from .records import end, records, reproducible, step_metrics
@@ -96,3 +99,14 @@ def test_a_finished_run_is_not_repeated_without_fresh(scratch: Path, grpo: Finis
     assert (aside / "metrics.jsonl").read_bytes() == before
     assert reproducible(moved) != reproducible(aside), "another seed gives other numbers"
     aside.rename(grpo.folder)
+
+
+def test_chat_talks_to_a_checkpoint_with_the_settings_of_its_job(grpo: Finished) -> None:
+    checkpoint = grpo.folder / "checkpoints" / "step-00000003"
+    with (
+        open_model(ChatRequest(str(checkpoint))) as ours,
+        open_model(ChatRequest(str(grpo.folder))) as theirs,
+    ):
+        weights = [(model.folder / "model.safetensors").read_bytes() for model in (ours, theirs)]
+        assert weights[0] == weights[1]
+        assert replace(ours, folder=theirs.folder) == theirs

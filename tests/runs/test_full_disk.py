@@ -1,7 +1,8 @@
-"""A full disk: checkpoints remain, and the job continues or ends with the reason."""
+"""A full disk: checkpoints remain, and the job waits for space and continues."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from .records import records
 
 pytestmark = pytest.mark.ray
 
+WAITING = "waiting up to 86400 s for space"
 OFTEN = {"schedule": {"steps": 3, "warmStart": None}, "checkpoint": {"everySteps": 1}}
 
 
-@pytest.mark.nightly  # test_saves.py goes on after a full disk, without a run
+@pytest.mark.nightly  # test_saves_on_a_full_disk.py goes on after a full disk, without a run
 def test_training_continues_without_space_for_checkpoints_and_resumes_from_the_last_one(
     scratch: Path,
 ) -> None:
@@ -39,9 +41,10 @@ def test_training_continues_without_space_for_checkpoints_and_resumes_from_the_l
         assert (disk.seen / "job" / "step-00000004" / "checkpoint.json").is_file()
 
 
-def test_a_full_disk_under_the_runs_folder_ends_the_job_with_its_reason_and_loses_nothing(
+def test_a_run_on_a_full_disk_waits_and_goes_on_by_itself_or_stops_when_asked(
     scratch: Path,
 ) -> None:
+    """Checkpoints, records and logs are on one disk, which is full twice, and at the next start."""
     with small_disk(scratch / "small-folder", mebibytes=64) as disk:
         folder, seen = disk.folder / "run", disk.seen / "run"
         manifest = example("01", scratch / "full-folder.yaml", OFTEN)
@@ -49,8 +52,18 @@ def test_a_full_disk_under_the_runs_folder_ends_the_job_with_its_reason_and_lose
         command = start([*words, "--steps", 2000], scratch / "full-folder.log", disk.inside)
         try:
             command.wait_for_text("checkpoint step=1")
-            wait_until(lambda: disk.fill() and command.process.poll() is not None, 300, "its end")
-            assert command.process.returncode == 4, command.output
+            wait_until(lambda: disk.fill() and WAITING in command.output, 300, "its wait")
+            waited_after = max(record["step"] for record in records(seen, "step"))
+            disk.empty()
+            command.wait_for_text("the disk has space again")
+            command.wait_for_text(f"checkpoint step={waited_after + 2}")
+            steps = [record["step"] for record in records(seen, "step")]
+            assert steps == sorted(set(steps)), "nothing is trained again"
+            wait_until(
+                lambda: disk.fill() and command.output.count(WAITING) == 2, 300, "its second wait"
+            )
+            command.process.send_signal(signal.SIGTERM)
+            assert command.process.wait(60) == 130, command.output
             command.assert_no_leftovers()
         finally:
             command.end()
@@ -58,10 +71,15 @@ def test_a_full_disk_under_the_runs_folder_ends_the_job_with_its_reason_and_lose
         assert "No space left on device" in command.output
         assert "Traceback" not in command.output, command.output
 
-        disk.empty()
         reached = max(record["step"] for record in records(seen, "step"))
-        again = run(manifest, folder, "--devices", 1, "--steps", reached + 2, inside=disk.inside)
-        assert again.code == 0, again.output
+        further = [*words, "--steps", reached + 2]
+        again = start(further, scratch / "full-again.log", disk.inside)
+        try:
+            again.wait_for_text(WAITING)
+            disk.empty()
+            assert again.process.wait(300) == 0, again.output
+        finally:
+            again.end()
         assert "going on from the checkpoint of step" in again.output
         steps = {record["step"] for record in records(seen, "step")}
         assert steps == set(range(1, reached + 3))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -17,6 +12,7 @@ from rlhf_api.spec.data import PreferenceFields
 from rlhf_runtime.data.files import read_file
 from rlhf_runtime.data.row_responses import parse_pair
 
+from ..scoring_service import scoring_service
 from .cli import run
 from .manifests import example
 from .records import records, step_metrics, without_pace
@@ -61,40 +57,13 @@ def test_a_reward_and_a_cost_have_critics_of_their_own_and_a_multiplier(scratch:
         assert 1.5 < metrics["actor/cross_entropy"] < 3.5, "of pretraining rows, beside the loss"
 
 
-@contextmanager
-def serving(score: Callable[[Mapping[str, Any]], float]) -> Iterator[str]:
-    """Run a reward service; yields its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            scores = [score(sample) for sample in request["samples"]]
-            body = json.dumps({"scores": scores}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_words: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/score"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.mark.nightly  # CatchUp generates twice; test_http_scorer.py asks a service
 def test_a_greedy_response_is_the_baseline_of_all_samples(scratch: Path) -> None:
     # Scored by a function and a service; evaluation samples every prompt twice.
     evaluation = {"builtin": "SortDigits", "samplesPerPrompt": 2, "temperature": 1.0}
     passing = {"passAtK": [1, 2], "passScore": 0.6}
     digits = {"name": "digits", "function": {"entrypoint": "verifiers:digits"}}
-    with serving(lambda sample: float(sample["finished"])) as url:
+    with scoring_service(lambda sample: float(sample["finished"])) as url:
         served = {"name": "ended", "weight": 0.5, "http": {"url": url, "batchSize": 8}}
         sections = {"data": {"evaluation": evaluation | passing}, "rewards": [digits, served]}
         manifest = example("08", scratch / "remax.yaml", sections)

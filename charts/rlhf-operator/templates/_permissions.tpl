@@ -1,9 +1,9 @@
 {{- /* Made by `make generate` from operator/rlhf_operator/permissions.py. */ -}}
 {{- define "rlhf-operator.permissions.watched" -}}
-# follow jobs; patch is for the finalizer, a job's spec is never written
+# follow jobs; the operator writes nothing of a job but its status
 - apiGroups: ["rlhf-operator.dev"]
   resources: [rlhfjobs]
-  verbs: [get, list, watch, patch]
+  verbs: [get, list, watch]
 # report the state of a job
 - apiGroups: ["rlhf-operator.dev"]
   resources: [rlhfjobs/status]
@@ -12,10 +12,10 @@
 - apiGroups: ["rlhf-operator.dev"]
   resources: [rlhfjobs/finalizers]
   verbs: [update]
-# one cluster for each attempt of a job, under a name that nobody else has taken
+# one cluster for each attempt of a job, under a name that nobody else has taken; patch releases the workers of a job that has ended
 - apiGroups: ["ray.io"]
   resources: [rayclusters]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, patch, delete]
 # report why pods do not start; delete workers that a driver left dirty
 - apiGroups: [""]
   resources: [pods]
@@ -32,6 +32,10 @@
 - apiGroups: ["networking.k8s.io"]
   resources: [networkpolicies]
   verbs: [create]
+# keep drains away from pods of jobs that ask for it
+- apiGroups: ["policy"]
+  resources: [poddisruptionbudgets]
+  verbs: [create]
 # check that the checkpoint claim exists, and that several nodes can mount it
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
@@ -45,7 +49,7 @@
   resources: [events]
   verbs: [list]
 # record events about jobs
-- apiGroups: ["events.k8s.io"]
+- apiGroups: [""]
   resources: [events]
   verbs: [create]
 {{- end }}

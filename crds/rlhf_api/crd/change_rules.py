@@ -33,8 +33,9 @@ def change_rules(spec: Schema) -> list[Rule]:
     ]
     return rules + [
         Rule(
-            holds=f"self.suspend || oldSelf.suspend || {_unchanged(spec, pattern.split('.'))}",
-            what=f"spec.{pattern} can change only while the job is suspended",
+            holds=f"self.suspend || oldSelf.suspend || {_fixed_while_running(spec, pattern)}",
+            what=f"spec.{pattern} can change only while the job is suspended"
+            f"{_except(pattern, MUTABLE_WHILE_RUNNING)}",
             do="write suspend: true first, or with the same change",
             field=f".{pattern.partition('.*')[0]}",
             reason="FieldValueForbidden",
@@ -51,25 +52,40 @@ def _below(section: str, patterns: Sequence[str]) -> list[_Pattern]:
 
 
 def _fixed(section: str) -> str:
-    parts = [pattern for pattern in MUTABLE_ON_RESUME if pattern.startswith(f"{section}.")]
-    but = f", but for {', '.join(parts)}" if parts else ""
-    return f"spec.{section} cannot change{but}"
+    return f"spec.{section} cannot change{_except(section, MUTABLE_ON_RESUME)}"
 
 
-def _unchanged(schema: Schema, path: _Pattern, new: str = "self", old: str = "oldSelf") -> str:
-    """CEL: the values at a path are unchanged; `*` stands for every key of a map or entry of a
-    list."""
+def _except(section: str, patterns: Sequence[str]) -> str:
+    parts = [pattern for pattern in patterns if pattern.startswith(f"{section}.")]
+    return f", but for {', '.join(parts)}" if parts else ""
+
+
+def _fixed_while_running(spec: Schema, pattern: str) -> str:
+    """CEL: the values of a pattern are unchanged, except for what may change while a job runs."""
+    but = [
+        names.removeprefix(f"{pattern}.").split(".")
+        for names in MUTABLE_WHILE_RUNNING
+        if names.startswith(f"{pattern}.")
+    ]
+    return _unchanged(spec, pattern.split("."), but, "self", "oldSelf")
+
+
+def _unchanged(schema: Schema, path: _Pattern, but: Sequence[_Pattern], new: str, old: str) -> str:
+    """CEL: the values at a path are unchanged, except for what some patterns below it cover; `*`
+    stands for every key of a map or entry of a list."""
     name, rest = path[0], path[1:]
     # Only lists with keys: entries of other lists cannot be paired.
     if name == "*" and "items" in schema:
-        return _for_entries(schema, new, old, _unchanged(schema["items"], rest, "entry", "before"))
+        condition = _unchanged(schema["items"], rest, but, "entry", "before")
+        return _for_entries(schema, new, old, condition)
     if name == "*":
-        condition = _unchanged(schema["additionalProperties"], rest, f"{new}[key]", f"{old}[key]")
+        inner = schema["additionalProperties"]
+        condition = _unchanged(inner, rest, but, f"{new}[key]", f"{old}[key]")
         return f"{new}.all(key, !(key in {old}) || {condition})"
     if not rest:
-        return _same(schema, new, old, name, [])
+        return _same(schema, new, old, name, but)
     mine, others = member(new, name), member(old, name)
-    condition = _unchanged(schema["properties"][name], rest, mine, others)
+    condition = _unchanged(schema["properties"][name], rest, but, mine, others)
     if _is_always_set(schema, name):
         return condition
     return f"!has({mine}) || !has({others}) || ({condition})"

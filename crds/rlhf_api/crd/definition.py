@@ -27,7 +27,10 @@ COLUMNS = (
     ("Age", "date", ".metadata.creationTimestamp"),
 )
 # Further columns with `--output wide`.
-WIDE_COLUMNS = (("Reason", "string", ".status.reason"),)
+WIDE_COLUMNS = (
+    ("Checkpoint", "integer", ".status.checkpoint.step"),
+    ("Reason", "string", ".status.reason"),
+)
 
 # Schema of metadata.
 # A rule's field must be listed with a length limit. Otherwise the API server assumes that the name

@@ -39,6 +39,15 @@ class CheckpointStorage(Alternatives):
     """An address that fsspec understands, such as s3://bucket/prefix."""
 
 
+class StartMode(StrEnum):
+    """Use of the run that a new job finds in its folder."""
+
+    CONTINUE = "Continue"
+    """The job resumes from its newest checkpoint."""
+    FRESH = "Fresh"
+    """The job starts from the beginning; the earlier run's files are kept aside."""
+
+
 class OnCheckpointError(StrEnum):
     """Reaction to a checkpoint that cannot be written."""
 
@@ -89,11 +98,22 @@ class ModelFormat(StrEnum):
     """Number format of the weights in a saved model."""
 
     SOURCE = "Source"
-    """That of the model that training began with; float32 if that is neither of the others."""
+    """Format of the model that training began with; float32 if that is neither of the others."""
     FLOAT32 = "float32"
     """32 bits: all digits of the trained weights."""
     BFLOAT16 = "bfloat16"
     """16 bits with the range of float32."""
+
+
+class JournalMode(StrEnum):
+    """Use of the journal when a step runs again."""
+
+    EXACT = "Exact"
+    """Answers are read. If a question differs, although nothing else does, the job ends."""
+    ASK_AGAIN = "AskAgain"
+    """Answers are read. Questions that differ are asked again."""
+    OFF = "Off"
+    """No answers are kept: everything is asked again."""
 
 
 class CheckpointSpec(Contract):
@@ -115,6 +135,15 @@ class CheckpointSpec(Contract):
     bfloat16. Checkpoints always have all digits."""
     on_error: OnCheckpointError = OnCheckpointError.CONTINUE
     """Reaction to a checkpoint that cannot be written: Continue or Fail."""
+    journal: JournalMode = JournalMode.EXACT
+    """Use of the answers of services and judges when a step runs again: Exact reads them, and ends
+    the job if a question differs although nothing else does; AskAgain asks such questions again;
+    Off keeps no answers. They are kept until no checkpoint needs them."""
+    start: StartMode = StartMode.CONTINUE
+    """Use of the run that a new job finds in its folder, such as that of a deleted job of its name:
+    Continue resumes it; Fresh moves its files to `earlier/1` in the folder, or the next number that
+    is free, and starts from the beginning. A job that has begun always resumes its own run. Only on
+    a cluster: `rlhf run` ignores it and has the option --fresh."""
     storage: CheckpointStorage | None = None
     """Storage of checkpoints. Default: with `rlhf run` the folder --output; on a cluster the
     chart's jobDefaults."""

@@ -45,7 +45,10 @@ class FailurePolicy(Contract):
 
     max_restarts: NonNegativeCount = 5
     """Largest number of restarts of workers, driver and cluster together since the last new
-    checkpoint."""
+    checkpoint. Disruptions do not count."""
+    max_disruptions: NonNegativeCount = 20
+    """Largest number of restarts since the last new checkpoint because a node was drained,
+    preempted or lost."""
     backoff_seconds: NonNegativeCount = 30
     """Wait before the second restart since the last new checkpoint. It doubles with each further
     one, up to ten minutes. The first restart does not wait."""
@@ -61,5 +64,9 @@ class FailurePolicy(Contract):
     """Longest run of steps in which no response has a score that counts, as verifiers abstain or
     fail or all responses are cut off: their updates are left out. Then the job fails, with its
     checkpoints intact. It fails at once if a verifier fails on every response."""
+    space_deadline_seconds: NonNegativeCount = 86400
+    """Longest wait for space if the disk is full and records or the model cannot be written. The
+    workers keep the weights in memory meanwhile. Then the job fails with NoSpace; it is not
+    restarted. 0: it does not wait."""
     rules: Annotated[tuple[FailureRule, ...], Field(max_length=32)] = ()
     """Exceptions by reason or exit code; the first match decides."""

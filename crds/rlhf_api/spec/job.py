@@ -102,8 +102,8 @@ class RLHFJobSpec(Contract):
     start_deadline_seconds: Count | None = None
     """Longest wait for the cluster's pods."""
     ttl_seconds_after_finished: NonNegativeCount = 0
-    """Time for which the cluster is kept after the job's end. The RLHFJob itself is never
-    deleted."""
+    """Time for which the head pod is kept after the job's end, with its logs and dashboard. The
+    workers are released at once, except in a queue. The RLHFJob itself is never deleted."""
     suspend: bool = False
     """If true, the job releases its cluster and waits."""
     managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = None

@@ -14,7 +14,7 @@ from rlhf_api.base import (
     NonNegativeCount,
     Text,
 )
-from rlhf_api.quantity import Quantity
+from rlhf_api.quantity import Quantity, quantity_amount
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.environment import Environment
 from rlhf_api.spec.hardware import HardwareSpec
@@ -44,13 +44,37 @@ class Toleration(Contract):
     """Time for which a NoExecute taint is tolerated. Default: for ever."""
 
 
+def _limit_covers_request(resources: PodResources) -> list[Violation]:
+    cpu, limit = resources.cpu, resources.cpu_limit
+    if cpu is None or limit is None:
+        return []
+    return violation_if(quantity_amount(limit) < quantity_amount(cpu), limit)
+
+
 class PodResources(Contract):
-    """CPU and memory requests of one pod."""
+    """CPU, memory and local disk of one pod."""
 
     cpu: Quantity | None = None
-    """CPU cores, such as 8 or 500m. Default: the chart's."""
+    """Requested CPU cores, such as 8 or 500m. Default: the chart's."""
+    cpu_limit: Quantity | None = None
+    """Largest number of CPU cores, where a quota of the namespace requires one. Default: the
+    chart's, else none: the pod may use idle cores of its node."""
     memory: Quantity | None = None
-    """Memory, such as 64Gi. Default: the chart's."""
+    """Request and limit of memory, such as 64Gi. Default: the chart's."""
+    ephemeral_storage: Quantity | None = None
+    """Request and limit of the node's disk, for logs and temporary files, such as 20Gi. Default:
+    the chart's, else none."""
+
+    validations: ClassVar = (
+        Rule(
+            holds="",  # the API server cannot compare 500m with 1 at a bounded cost
+            what="a limit of CPU cores below the request",
+            got="self.cpuLimit",
+            do="raise it, or request less",
+            field=".cpuLimit",
+            check=_limit_covers_request,
+        ),
+    )
 
 
 # Lowest plausible memory bandwidth of a GPU in GB/s: a sixth of a T4's.
@@ -146,4 +170,7 @@ class ResourcesSpec(Contract):
     """Node pools: one, or one for each set of roles of the placement. Default: on a cluster the
     chart's jobDefaults; on one machine its devices."""
     head: PodResources = PodResources()
-    """CPU and memory requests of the head pod, which has no device."""
+    """CPU, memory and local disk of the head pod, which has no device."""
+    evictable: bool = True
+    """If false, drains and autoscalers leave the nodes of the job's pods alone as long as its
+    cluster exists. A node that is lost, or a pod of higher priority, still ends them."""

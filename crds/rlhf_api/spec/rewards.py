@@ -52,6 +52,10 @@ class FunctionReward(Contract):
     """Number of parallel processes on each node of the policy's pool."""
     on_error: OnRewardError = OnRewardError.EXCLUDE
     """Reaction to samples that could not be scored: Exclude, Zero or Fail."""
+    repeatable: bool = True
+    """If false, the function may answer otherwise the second time, as one does that asks a language
+    model. Its scores are then kept in the journal, and read when a step runs again. Scores of http
+    and judge always are."""
 
 
 class RewardTokenizer(StrEnum):
@@ -179,6 +183,13 @@ class RewardSpec(Alternatives):
     def scorer(self) -> FunctionReward | HTTPReward | JudgeReward | None:
         """The function or the service that computes it; None for a reward model."""
         return self.function or self.service
+
+    @property
+    def may_change(self) -> bool:
+        """True if it may answer otherwise when it is asked again."""
+        return (
+            self.service is not None or self.function is not None and not self.function.repeatable
+        )
 
     def with_settings(self, **settings: Any) -> RewardSpec:
         """Return a copy with other settings of its function or service, by their Python names."""

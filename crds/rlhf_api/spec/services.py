@@ -19,7 +19,8 @@ from rlhf_api.base import (
 )
 from rlhf_api.cel_literals import text
 from rlhf_api.exclusive_fields import Alternatives
-from rlhf_api.rules import Rule, violation_if
+from rlhf_api.judge_placeholders import RESPONSE_PLACEHOLDER, unknown_placeholders
+from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import ParameterValue
 
 
@@ -160,9 +161,6 @@ class JudgeScale(Contract):
     )
 
 
-RESPONSE_PLACEHOLDER = "{response}"
-
-
 class JudgeReward(Service):
     """A language model that grades each response, behind an API like OpenAI's. The reward is the
     grade's position on the scale, from 0 to 1."""
@@ -201,5 +199,13 @@ class JudgeReward(Service):
             do="add it",
             field=".prompt",
             check=lambda self: violation_if(RESPONSE_PLACEHOLDER not in self.prompt),
+        ),
+        Rule(
+            holds="",  # regular expressions of CEL cannot skip doubled braces
+            what="an unknown placeholder",
+            allowed="{prompt}, {response} and {record.NAME} with the name of a column",
+            do="correct it, or double its braces",
+            field=".prompt",
+            check=lambda self: map(Violation, unknown_placeholders(self.prompt)),
         ),
     )

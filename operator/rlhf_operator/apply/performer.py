@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from rlhf_api.api_names import API_VERSION, KIND
-from rlhf_api.on_cluster import (
-    FINALIZER,
-    JOB_LABEL,
-    KEY_ANNOTATION,
-    KUBERAY,
-    RELEASE_ANNOTATION,
-)
+from rlhf_api.on_cluster import JOB_LABEL, KEY_ANNOTATION, KUBERAY, RELEASE_ANNOTATION
 from rlhf_kube.errors import Invalid, KubeError
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Kube, Manifest
+from rlhf_operator.apply.build.eviction import disruption_budget
 from rlhf_operator.apply.build.owned_objects import config_map, network_policy, secret, token
 from rlhf_operator.apply.build.owner import Owner
 from rlhf_operator.apply.build.ray_cluster import ray_cluster
 from rlhf_operator.decide.actions import (
-    AddFinalizer,
     CreateCluster,
     DeleteCluster,
     DeletePod,
     JobEvent,
     KubeAction,
-    RemoveFinalizer,
+    ReleaseWorkers,
     RestoreOwnedObjects,
 )
 from rlhf_operator.decide.api_errors import KubeRayTooOld
@@ -61,17 +55,17 @@ class Performer:
         """
         owner = job_owner(job)
         match action:
-            case AddFinalizer():
-                self.kube.apply(_with_finalizers(job, [FINALIZER]), force=True)
-            case RemoveFinalizer():
-                self.kube.apply(_with_finalizers(job, []), force=True)
             case CreateCluster(attempt):
                 self._create_cluster(job, owner, attempt)
             case RestoreOwnedObjects(manifest):
-                self._restore(self._owned_objects(job, owner, manifest))
+                self._restore(
+                    [*self._owned_objects(job, owner, manifest), *self._budgets(job, owner)]
+                )
             case DeleteCluster(name, uid):
                 # By uid: another object of this name stays.
                 self.kube.delete(Kind.CLUSTER, job.namespace, name, uid)
+            case ReleaseWorkers(name, uid):
+                self._release_workers(job.namespace, name, uid)
             case DeletePod(name, uid):
                 self.kube.delete(Kind.POD, job.namespace, name, uid)
             case _:
@@ -106,6 +100,33 @@ class Performer:
                 f"this cluster's KubeRay is too old: got {error}; allowed {KUBERAY} or newer; "
                 "upgrade it, and apply its definitions, which Helm leaves as they are"
             ) from error
+        for budget in self._budgets(job, owner):
+            self.kube.create(budget)
+
+    def _budgets(self, job: ObservedJob, owner: Owner) -> Sequence[Manifest]:
+        """Return the PodDisruptionBudget of a job's cluster, if the job asks for one."""
+        run, status = job.cluster_job, job.status.cluster
+        if run is None or status is None or run.spec.resources.evictable:
+            return ()
+        cluster = self.kube.get(Kind.CLUSTER, job.namespace, status.name)
+        # Whoever else has the name of its cluster is found in the next reconcile.
+        metadata = {} if cluster is None else cluster["metadata"]
+        if all(reference["uid"] != owner.uid for reference in metadata.get("ownerReferences", ())):
+            return ()
+        return (disruption_budget(owner, run, status.name, metadata["uid"]),)
+
+    def _release_workers(self, namespace: str, name: str, uid: str) -> None:
+        cluster = self.kube.get(Kind.CLUSTER, namespace, name)
+        if cluster is None or cluster["metadata"]["uid"] != uid:
+            return
+        # A list is applied as a whole.
+        groups = [
+            {**group, "replicas": 0, "minReplicas": 0}
+            for group in cluster["spec"]["workerGroupSpecs"]
+        ]
+        place = {"name": name, "namespace": namespace, "uid": uid}
+        header = {"apiVersion": cluster["apiVersion"], "kind": cluster["kind"], "metadata": place}
+        self.kube.apply({**header, "spec": {"workerGroupSpecs": groups}}, force=True)
 
     def _annotations(self) -> Mapping[str, str]:
         return {KEY_ANNOTATION: self.identity.key_id, RELEASE_ANNOTATION: self.identity.release}
@@ -148,43 +169,33 @@ def job_owner(job: ObservedJob) -> Owner:
     return Owner(job.namespace, job.name, job.uid)
 
 
-def _with_finalizers(job: ObservedJob, finalizers: list[str]) -> Mapping[str, Any]:
-    """Return the operator's fields of an RLHFJob: nothing but its finalizer."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {
-            "name": job.name,
-            "namespace": job.namespace,
-            # A job that was deleted and created again meanwhile is another one.
-            "uid": job.uid,
-            "finalizers": finalizers,
-        },
-    }
-
-
 def event_manifest(job: ObservedJob, event: JobEvent, now: datetime) -> Mapping[str, Any]:
     """Return an Event about a job, as `kubectl describe` shows it."""
-    time = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    # Of the older API: only there an event has the time by which `kubectl describe` sorts.
+    second = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    component = f"{API_VERSION.partition('/')[0]}/operator"
     return {
-        "apiVersion": "events.k8s.io/v1",
+        "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"generateName": f"{job.name}-", "namespace": job.namespace},
-        "regarding": {
+        "involvedObject": {
             "apiVersion": API_VERSION,
             "kind": KIND,
             "namespace": job.namespace,
             "name": job.name,
             "uid": job.uid,
         },
-        "eventTime": time,
-        "reportingController": f"{API_VERSION.partition('/')[0]}/operator",
+        "firstTimestamp": second,
+        "lastTimestamp": second,
+        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "count": 1,
+        "source": {"component": component},
+        "reportingComponent": component,
         "reportingInstance": REPORTER,
-        # Required by events.k8s.io, though kubectl does not show it.
-        "action": "Reconcile",
+        "action": "Reconcile",  # required with eventTime, though kubectl does not show it
         "reason": event.reason,
         "type": "Warning" if event.is_warning else "Normal",
-        "note": _truncate(event.message, MAX_EVENT_BYTES),
+        "message": _truncate(event.message, MAX_EVENT_BYTES),
     }
 
 

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_api.on_cluster import FINALIZER, JOB_LABEL
+from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_api.status import JobPhase
 from rlhf_kube.errors import NotInstalled, Unreachable
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Kube, Manifest
+from rlhf_operator.clients.run_folders import RunFolders
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
+
 MAX_DELETED = 4096
 """Deleted objects that are remembered, since answers and lists may arrive after the deletion."""
 WATCHED = (Kind.JOB, Kind.CLUSTER, Kind.POD)
@@ -44,6 +46,8 @@ class CachedKube:
     """
 
     kube: Kube
+    folders: RunFolders = field(default_factory=RunFolders)
+    """Folders that jobs name, also those of jobs that are not kept."""
     is_away: bool = False
     """True if Kubernetes did not answer the last request for its version."""
     _objects: dict[Kind, dict[Key, dict[str, Manifest]]] = field(
@@ -56,26 +60,36 @@ class CachedKube:
 
     # Events of watches
 
-    def put(self, kind: Kind, manifest: Manifest) -> None:
-        """Store an object, unless a newer version of it, or its deletion, is known."""
+    def put(self, kind: Kind, manifest: Manifest) -> bool:
+        """Store an object, unless a newer version of it, or its deletion, is known.
+
+        Returns:
+            True if this version was not stored before.
+        """
         metadata = {**manifest["metadata"]}
         metadata.pop("managedFields", None)  # large, and never used
         key = job_key(kind, metadata)
         if key is None:
-            return
-        if kind is Kind.JOB and is_settled(manifest):
-            self._remove(kind, key, metadata["name"])
-            return
+            return False
         with self._lock:
             # Answers of writes and events of watches arrive in any order.
             cached = self._objects[kind].get(key, {}).get(metadata["name"])
             if cached is not None and _is_older(metadata["resourceVersion"], cached["metadata"]):
-                return
+                return False
             deletion = self._deleted.get(metadata.get("uid"))
             if deletion is not None and not _is_older(deletion, metadata):
-                return
+                return False
+            if kind is Kind.JOB:
+                self.folders.put(manifest)
+                if is_settled(manifest):
+                    self._objects[kind].pop(key, None)
+                    return False
             objects = self._objects[kind].setdefault(key, {})
             objects[metadata["name"]] = {**manifest, "metadata": metadata}
+            return (
+                cached is None
+                or cached["metadata"]["resourceVersion"] != metadata["resourceVersion"]
+            )
 
     def drop(self, kind: Kind, manifest: Manifest) -> None:
         """Remove an object that was deleted, or has lost the job's label."""
@@ -87,6 +101,8 @@ class CachedKube:
                 self._deleted.popitem(last=False)
         if key is not None:
             self._remove(kind, key, metadata["name"], metadata.get("uid"))
+        if kind is Kind.JOB and key is not None:
+            self.folders.drop(key, metadata.get("uid"))
 
     def resync(
         self, kind: Kind, namespace: str | None, expected: Iterable[Key] = ()
@@ -102,6 +118,7 @@ class CachedKube:
         """
         # Objects that watches report during the list are not in `before`, so they stay.
         before = self._versions(kind, namespace)
+        named = self.folders.keys(namespace) if kind is Kind.JOB else set()
         present: set[Key] = set()
         differing: set[Key] = set()
         # Clusters and pods without the label belong to others.
@@ -121,6 +138,8 @@ class CachedKube:
             if name not in present:
                 self._remove(kind, job, name[1], version=version)
                 changed.add(job)
+        for job in named - present:
+            self.folders.drop(job)
         return ResyncResult(changed, deleted)
 
     def forget_all(self, kind: Kind, namespace: str | None) -> set[Key]:
@@ -155,6 +174,8 @@ class CachedKube:
             return None
         if kind is Kind.JOB and manifest is not None:
             self.put(kind, manifest)
+        elif kind is Kind.JOB:
+            self.folders.drop((namespace, name))
         return manifest
 
     def list(
@@ -204,13 +225,7 @@ class CachedKube:
 
     def _store_answer(self, manifest: Manifest) -> Manifest:
         kind = Kind.from_manifest(manifest)
-        metadata = manifest["metadata"]
-        # Removing the last finalizer deletes the object, and the watch may report the deletion
-        # before this answer arrives.
-        is_deleted = "deletionTimestamp" in metadata and not metadata.get("finalizers")
-        if is_deleted:
-            self.drop(kind, manifest)
-        elif kind in WATCHED:
+        if kind in WATCHED:
             self.put(kind, manifest)
         return manifest
 
@@ -265,7 +280,6 @@ def is_settled(job: Manifest) -> bool:
         status.get("phase") in (JobPhase.SUCCEEDED, JobPhase.FAILED)
         and status.get("observedGeneration") == metadata.get("generation")
         and "cluster" not in status
-        and FINALIZER not in metadata.get("finalizers", ())
     )
 
 

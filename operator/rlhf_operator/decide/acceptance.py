@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rlhf_api.spec.job import RLHFJob
-from rlhf_operator.decide.node_pools import cluster_job, cluster_pools
+from rlhf_operator.clients.run_folders import OF_ANOTHER_JOB
+from rlhf_operator.decide.node_pools import cluster_job, num_pods
 from rlhf_operator.decide.observed import Observed, ObservedClaim, PlanResult, Refusal
 from rlhf_operator.decide.pod_variables import variables_of_all_workers
 from rlhf_operator.decide.predicates import Snapshot
@@ -28,6 +29,7 @@ def find_refusal(observed: Observed) -> Refusal | None:
         or _check_code(job, observed.lacks_code)
         or _check_variables(job)
         or _check_storage(run, observed.claim)
+        or _check_folder(observed)
     )
     return refusal or result.refusal or _check_objective(job, result)
 
@@ -121,10 +123,22 @@ def _check_storage(job: RLHFJob, claim: ObservedClaim | None) -> Refusal | None:
         return Refusal(
             "ClaimNotShared",
             f"the persistentVolumeClaim {name} is not ReadWriteMany, and the job has "
-            f"{_num_pods(job)} pods that write to it (the head and its workers): use a claim with "
+            f"{num_pods(job)} pods that write to it (the head and its workers): use a claim with "
             "that access mode",
         )
     return None
+
+
+def _check_folder(observed: Observed) -> Refusal | None:
+    owner = observed.folder_owner
+    if owner is None:
+        return None
+    return Refusal(
+        OF_ANOTHER_JOB,
+        f"the folder {observed.job.run_folder} of spec.checkpoint.storage overlaps with that of "
+        f"the job {owner}, which owns it as long as that job exists, ended or not: name another "
+        "persistentVolumeClaim.subPath",
+    )
 
 
 def claim_name(job: RLHFJob | None) -> str | None:
@@ -138,7 +152,3 @@ def code_config_map(job: RLHFJob | None) -> str | None:
     """Return the ConfigMap with the job's own code. None: the job needs none."""
     code = job.spec.code if job else None
     return None if code is None or code.config_map is None else code.config_map.name
-
-
-def _num_pods(job: RLHFJob) -> int:
-    return 1 + sum(pool.nodes for pool in cluster_pools(job))

@@ -6,16 +6,6 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class AddFinalizer:
-    """Add the operator's finalizer to the job, before its cluster exists."""
-
-
-@dataclass(frozen=True)
-class RemoveFinalizer:
-    """Remove the operator's finalizer from the job: no cluster exists."""
-
-
-@dataclass(frozen=True)
 class CreateCluster:
     """Create the attempt's RayCluster, and before it the other owned objects."""
 
@@ -33,6 +23,14 @@ class RestoreOwnedObjects:
 @dataclass(frozen=True)
 class DeleteCluster:
     """Delete the RayCluster with this uid."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class ReleaseWorkers:
+    """Scale the RayCluster with this uid to its head."""
 
     name: str
     uid: str
@@ -68,9 +66,7 @@ class AcknowledgeReport:
     sequence: int
 
 
-KubeAction = (
-    AddFinalizer | RemoveFinalizer | CreateCluster | RestoreOwnedObjects | DeleteCluster | DeletePod
-)
+KubeAction = CreateCluster | RestoreOwnedObjects | DeleteCluster | ReleaseWorkers | DeletePod
 """Requests to Kubernetes."""
 HeadAction = SubmitDriver | StopDriver | AcknowledgeReport
 """Requests to a head."""

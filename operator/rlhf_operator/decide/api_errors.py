@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rlhf_api.status import ConditionStatus, ConditionType, JobPhase, RLHFJobStatus
-from rlhf_kube.errors import Forbidden, Invalid, KubeError, NotAdmitted, Refused, Unreachable
-from rlhf_operator.decide.actions import Action, DeleteCluster, DeletePod, RemoveFinalizer
-from rlhf_operator.decide.decision import Draft
+from rlhf_api.status import ConditionStatus, ConditionType, JobPhase
+from rlhf_kube.errors import (
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotAdmitted,
+    Refused,
+    UnknownField,
+    Unreachable,
+)
+from rlhf_operator.decide.actions import (
+    Action,
+    CreateCluster,
+    DeleteCluster,
+    DeletePod,
+    ReleaseWorkers,
+)
+from rlhf_operator.decide.decision import Decision, Draft
 from rlhf_operator.decide.observed import Observed
 from rlhf_operator.decide.predicates import find_condition
 from rlhf_operator.decide.settings import Settings
@@ -28,6 +42,8 @@ def operator_reason(error: KubeError) -> str:
     match error:
         case KubeRayTooOld():
             reason = error.reason
+        case UnknownField():
+            reason = "DefinitionDiffers"
         case Forbidden() | NotAdmitted():
             reason = FORBIDDEN
         case Refused():
@@ -39,17 +55,23 @@ def operator_reason(error: KubeError) -> str:
     return reason
 
 
+def is_quota_used_up(message: str) -> bool:
+    """True if an object is refused by a quota, which may become free without anybody's help."""
+    return "exceeded quota" in message
+
+
 def record_refused_action(
     observed: Observed,
     action: Action,
     error: KubeError,
     settings: Settings,
     now: datetime,
-) -> RLHFJobStatus:
-    """Return the status that reports a refused action: a quota, a policy, a role, a missing kind.
+) -> Decision:
+    """Return the decision that reports a refused action: a quota, a policy, a role, a missing kind.
 
     A refused deletion sets Stalled: the job cannot proceed without a change. Any other refusal
-    makes ClusterReady false.
+    makes ClusterReady false and is the reason of the phase, which is stalled unless a quota is
+    used up.
 
     Args:
         observed: with the status that was decided on.
@@ -60,14 +82,21 @@ def record_refused_action(
     match action:
         case DeleteCluster(name):
             _stall(draft, reason, f"delete the RayCluster {name}: {error}")
+        case ReleaseWorkers(name):
+            _stall(draft, reason, f"release the workers of the RayCluster {name}: {error}")
         case DeletePod(name):
             _stall(draft, reason, f"delete the pod {name}: {error}")
-        case RemoveFinalizer():
-            _stall(draft, reason, f"remove the finalizer from the job: {error}")
         case _:
             message = f"Kubernetes refuses an object of the job: {error}"
             draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
-    return draft.status
+            draft.set_phase(
+                draft.status.phase,
+                reason,
+                message,
+                is_warning=True,
+                is_stuck=not is_quota_used_up(message),
+            )
+    return draft.decision()
 
 
 def refresh_stalled(draft: Draft) -> None:
@@ -75,29 +104,37 @@ def refresh_stalled(draft: Draft) -> None:
     # Last in a decision. Without it the status would change between two reconciles: removed by the
     # decision, and set again when the action is refused again.
     before = find_condition(draft.observed.job.status, ConditionType.STALLED)
-    if before is None or before.reason not in (FORBIDDEN, INVALID):
+    if before is None or before.reason not in (FORBIDDEN, INVALID, KubeRayTooOld.reason):
         return
     if any(
-        isinstance(action, (DeleteCluster, DeletePod, RemoveFinalizer)) for action in draft.actions
+        isinstance(action, (DeleteCluster, DeletePod, ReleaseWorkers)) for action in draft.actions
     ):
-        draft.set_condition(
-            ConditionType.STALLED, ConditionStatus.TRUE, before.reason, before.message
-        )
-    elif draft.snapshot.condition(ConditionType.STALLED) == before:
+        _set_stalled(draft, before.reason, before.message)
+    elif draft.snapshot.condition(ConditionType.STALLED) == before and not any(
+        isinstance(action, CreateCluster) for action in draft.actions
+    ):
         _clear_stalled(draft)
 
 
 def _clear_stalled(draft: Draft) -> None:
     status = draft.status
-    if status.phase is JobPhase.FAILED and status.reason is not None:
-        # A failed job is stalled by its failure.
-        draft.set_condition(
-            ConditionType.STALLED, ConditionStatus.TRUE, status.reason, status.message
-        )
-    else:
+    if status.reason is None:
         draft.remove_condition(ConditionType.STALLED)
+    else:
+        # A failed job is stalled by its failure.
+        is_stuck = status.phase is JobPhase.FAILED
+        draft.set_phase(status.phase, status.reason, status.message, is_stuck=is_stuck)
 
 
 def _stall(draft: Draft, reason: str, request: str) -> None:
     message = f"Kubernetes refuses to {request}"
+    before = draft.snapshot.condition(ConditionType.STALLED)
+    if before is None or before.reason != reason:
+        draft.record_event(reason, message, is_warning=True)
+    _set_stalled(draft, reason, message)
+
+
+def _set_stalled(draft: Draft, reason: str, message: str) -> None:
     draft.set_condition(ConditionType.STALLED, ConditionStatus.TRUE, reason, message)
+    # Programs that wait for conditions take a job with both for one that proceeds.
+    draft.remove_condition(ConditionType.RECONCILING)

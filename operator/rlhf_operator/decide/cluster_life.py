@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from rlhf_api.on_cluster import QUEUE_LABEL
 from rlhf_api.status import ClusterStatus, ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.actions import (
-    AddFinalizer,
     CreateCluster,
     DeleteCluster,
     DeletePod,
     RestoreOwnedObjects,
 )
 from rlhf_operator.decide.decision import Draft
+from rlhf_operator.decide.disruptions import is_head_disrupted
 from rlhf_operator.decide.driver_life import follow_driver
 from rlhf_operator.decide.driver_start import phase_before_driver, start_driver
-from rlhf_operator.decide.endings import end_driver, fail, restart_or_fail
+from rlhf_operator.decide.endings import await_next_start, end_driver, fail, restart_or_fail
 from rlhf_operator.decide.failures import Failure, node_lost
-from rlhf_operator.decide.observed import ObservedCluster, ObservedPod
+from rlhf_operator.decide.node_pools import cluster_pools
+from rlhf_operator.decide.observed import ObservedCluster, ObservedPod, PodProblem
 from rlhf_operator.decide.pod_messages import describe_pods, worst_problem
 from rlhf_operator.decide.predicates import (
     Snapshot,
@@ -47,13 +50,36 @@ def follow_cluster(draft: Draft) -> None:
     elif observed.is_deleting:
         _lose(draft, cluster, "it is being deleted")
         draft.requeue_after(draft.settings.poll_seconds)
-    # This operator cannot compute the token that the head accepts.
+    # The head accepts a token that this operator cannot compute. That is no failure of the job.
     elif observed.has_other_key:
-        _lose(draft, cluster, "the operator's key from which its token derives was replaced")
+        cause = "the operator's key from which its token derives was replaced"
+        _lose(draft, cluster, cause, is_counted=False)
+    elif edit := _edited_workers(draft, observed):
+        _lose(draft, cluster, edit)
     elif observed.is_suspended:
         _await_admission(draft, cluster)
     else:
         _run(draft, _set_admitted(draft, cluster), observed)
+
+
+def _edited_workers(draft: Draft, observed: ObservedCluster) -> str:
+    """Describe how somebody has changed a cluster's number of workers; empty: nobody has."""
+    job = draft.observed.job.cluster_job
+    if job is None:
+        return ""
+    # The plan is made for exactly these. With fewer a job would start on a part of its devices,
+    # and others would be occupied in vain.
+    planned = {pool.name: pool.nodes for pool in cluster_pools(job)}
+    if dict(observed.desired_workers) == planned:
+        return ""
+    return (
+        f"its workers were edited: got {_counts(observed.desired_workers)}, allowed "
+        f"{_counts(planned)}; edit the job's nodePools instead"
+    )
+
+
+def _counts(workers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} of pool {pool}" for pool, number in workers.items())
 
 
 def _delete_earlier(draft: Draft, cluster: ClusterStatus) -> None:
@@ -67,7 +93,9 @@ def _delete_earlier(draft: Draft, cluster: ClusterStatus) -> None:
 def _recreate(draft: Draft, cluster: ClusterStatus) -> None:
     """Handle a cluster that does not exist: it was never created, or somebody deleted it."""
     pods = draft.observed.cluster_pods(cluster.name)
-    if draft.observed.cluster(cluster.name) is not None:
+    other = draft.observed.cluster(cluster.name)
+    # The cluster of a deleted job of the same name is waited for: it is no loss.
+    if other is not None and not other.is_of_earlier_job:
         _lose(draft, cluster, "another RayCluster that this job does not own has its name")
     elif cluster.head_pod_uid is not None:
         _lose(draft, cluster, "it was deleted")
@@ -78,14 +106,16 @@ def _recreate(draft: Draft, cluster: ClusterStatus) -> None:
         _fail_start(draft)
     elif draft.observed.job.job is not None:
         _requeue_at_start_deadline(draft)
-        draft.do(AddFinalizer(), CreateCluster(cluster.attempt))
+        draft.do(CreateCluster(cluster.attempt))
         draft.requeue_after(draft.settings.wait_seconds)
 
 
-def _lose(draft: Draft, cluster: ClusterStatus, cause: str) -> None:
+def _lose(draft: Draft, cluster: ClusterStatus, cause: str, is_counted: bool = True) -> None:
     end_driver(draft)
     message = f"the RayCluster {cluster.name} is lost: {cause}"
-    restart_or_fail(draft, Failure("ClusterLost", message, needs_new_cluster=True))
+    restart_or_fail(
+        draft, Failure("ClusterLost", message, needs_new_cluster=True, is_counted=is_counted)
+    )
 
 
 def _await_admission(draft: Draft, cluster: ClusterStatus) -> None:
@@ -141,7 +171,7 @@ def _run(draft: Draft, cluster: ClusterStatus, observed: ObservedCluster) -> Non
         draft.do(*(DeletePod(pod.name, pod.uid) for pod in dirty))
         draft.requeue_after(draft.settings.poll_seconds)
     elif is_backing_off(draft.snapshot):
-        draft.requeue_when_due()
+        await_next_start(draft)
     # An unreadable manifest starts nothing.
     elif draft.observed.job.job is None:
         draft.requeue_after(draft.settings.wait_seconds)
@@ -171,7 +201,11 @@ def _lose_head(draft: Draft, cluster: ClusterStatus) -> None:
     draft.set(cluster=cluster.model_copy(update={"head_pod_uid": None}))
     restart_or_fail(
         draft,
-        Failure("HeadLost", "the head pod and its driver are lost; KubeRay creates another pod"),
+        Failure(
+            "HeadLost",
+            "the head pod and its driver are lost; KubeRay creates another pod",
+            is_disruption=is_head_disrupted(draft.observed),
+        ),
     )
 
 
@@ -197,16 +231,24 @@ def _set_cluster_ready(draft: Draft, cluster: ObservedCluster, is_ready: bool) -
     if is_ready:
         draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.TRUE, "Ready", message)
         return
-    recent = draft.observed.recent_problem
-    problem = worst_problem(pods) or recent
+    problem = _blocking_problem(draft, pods)
     reason = problem.reason if problem else "Provisioning"
-    if problem and problem is recent:
+    if problem and problem is draft.observed.pods_refusal:
+        missing = 1 + cluster.num_desired_workers - sum(not pod.is_deleting for pod in pods)
+        message = f"{message}; {missing} do not exist: {problem.message}"
+    elif problem and problem is draft.observed.recent_problem:
         message = f"{message}; lately: {problem.message}"
     # An event per reason, not per message: messages change with every pod.
     before = draft.snapshot.condition(ConditionType.CLUSTER_READY)
     if problem and (before is None or before.reason != reason):
         draft.record_event(reason, problem.message, is_warning=True)
     draft.set_condition(ConditionType.CLUSTER_READY, ConditionStatus.FALSE, reason, message)
+
+
+def _blocking_problem(draft: Draft, pods: Sequence[ObservedPod]) -> PodProblem | None:
+    """Return the problem that keeps a cluster from being ready."""
+    observed = draft.observed
+    return worst_problem(pods) or observed.pods_refusal or observed.recent_problem
 
 
 def _requeue_at_start_deadline(draft: Draft) -> None:
@@ -241,9 +283,15 @@ def _wait_for_pods(draft: Draft, cluster: ClusterStatus) -> None:
         return
     if left is not None:
         draft.requeue_after(left)
-    problem = worst_problem(draft.observed.cluster_pods(cluster.name))
-    reason = problem.reason if problem else "WaitingForPods"
-    draft.set_phase(phase_before_driver(draft.snapshot), reason, ready.message)
+    problem = _blocking_problem(draft, draft.observed.cluster_pods(cluster.name))
+    draft.set_phase(
+        phase_before_driver(draft.snapshot),
+        problem.reason if problem else "WaitingForPods",
+        ready.message,
+        is_warning=problem is not None,
+        is_stuck=problem is not None and problem.needs_change,
+        is_recorded=problem is not None,  # by _set_cluster_ready
+    )
     draft.requeue_after(draft.settings.wait_seconds)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from rlhf_api.spec.resources import Device
 from rlhf_api.status import (
     Condition,
     ConditionStatus,
@@ -15,8 +16,9 @@ from rlhf_api.status import (
     RLHFJobStatus,
 )
 from rlhf_operator.decide.actions import Action, JobEvent
+from rlhf_operator.decide.node_pools import cluster_pools
 from rlhf_operator.decide.observed import Observed, ObservedPod
-from rlhf_operator.decide.predicates import Snapshot, seconds_until_lost
+from rlhf_operator.decide.predicates import Snapshot, find_condition, seconds_until_lost
 from rlhf_operator.decide.settings import Settings
 
 MAX_MESSAGE_CHARACTERS = 1024
@@ -95,17 +97,12 @@ class Draft:
             if 0 < left < float("inf"):
                 self.requeue_after(left)
 
-    def requeue_when_due(self) -> None:
-        """Reconcile again when the back-off before the next start is over."""
-        due = self.status.restarts.next_time
-        assert due is not None
-        self.requeue_after((due - self.now).total_seconds())
-
     def set_condition(
         self, type: ConditionType, status: ConditionStatus, reason: str, message: str
     ) -> None:
         """Set a condition; its transition time changes only with its status."""
-        before = self.snapshot.condition(type)
+        # Compared with the written status, as a decision may remove a condition and set it again.
+        before = find_condition(self.observed.job.status, type)
         is_same = before is not None and before.status is status
         condition = Condition(
             type=type,
@@ -127,20 +124,22 @@ class Draft:
 
     def set_phase(
         self,
-        phase: JobPhase,
+        phase: JobPhase | str,
         reason: str,
         message: str,
         is_warning: bool = False,
         is_stuck: bool = False,
+        is_recorded: bool = False,
     ) -> None:
         """Set the phase and the conditions that follow from it; an event if phase or reason change.
 
         Args:
             is_stuck: True if the job cannot proceed without a change by somebody.
+            is_recorded: True if the caller has recorded an event of this reason, now or earlier.
         """
         is_new = (self.status.phase, self.status.reason) != (phase, reason)
         self.set(phase=phase, reason=reason, message=_shorten(message))
-        if is_new:
+        if is_new and not is_recorded:
             self.record_event(reason, message, is_warning)
         for type, status in phase_conditions(phase, is_stuck).items():
             if status is None:
@@ -165,13 +164,16 @@ class Draft:
         )
 
     def _count_gpus(self) -> int:
-        """Return the GPUs of its cluster while that may have pods."""
+        """Return the GPUs that the pods of its cluster occupy."""
         name = self.status.cluster.name if self.status.cluster else ""
-        cluster = self.observed.cluster(name)
-        if cluster is None or not cluster.is_owned or cluster.is_suspended:
+        cluster, job = self.observed.cluster(name), self.observed.job.cluster_job
+        if cluster is None or not cluster.is_owned:
             return 0
-        # With an unreadable manifest the last number stays, as the cluster does.
-        return self.observed.job.num_gpus if self.observed.job.job else self.status.gpus
+        if job is None:  # its manifest is not readable any more; the cluster stays as it is
+            return self.status.gpus
+        pools = {pool.name: pool for pool in cluster_pools(job) if pool.device is Device.GPU}
+        bound = [pod for pod in self.observed.cluster_pods(name) if pod.is_bound]
+        return sum(pools[pod.pool].devices_per_node for pod in bound if pod.pool in pools)
 
     def _add_gpu_seconds(self) -> None:
         before = self.observed.job.status
@@ -183,7 +185,7 @@ class Draft:
 
 
 def phase_conditions(
-    phase: JobPhase, is_stuck: bool
+    phase: JobPhase | str, is_stuck: bool
 ) -> Mapping[ConditionType, ConditionStatus | None]:
     """Return the conditions that say the same as the phase, for programs that wait for conditions.
 
@@ -202,7 +204,7 @@ def phase_conditions(
     succeeded = phase is JobPhase.SUCCEEDED
     return {
         ConditionType.READY: ConditionStatus.TRUE if succeeded else ConditionStatus.FALSE,
-        ConditionType.RECONCILING: true_if(phase in ACTIVE_PHASES),
+        ConditionType.RECONCILING: true_if(phase in ACTIVE_PHASES and not is_stuck),
         ConditionType.STALLED: true_if(is_stuck),
         ConditionType.SUSPENDED: true_if(phase is JobPhase.SUSPENDED),
         ConditionType.COMPLETE: true_if(succeeded),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rlhf_api.exits import ExitCode
-from rlhf_api.report import StatusReport
+from rlhf_api.report import RunPhase, StatusReport
 from rlhf_api.status import DriverStatus, JobPhase
 from rlhf_operator.clients.head.protocol import Submission, SubmissionState
 from rlhf_operator.decide.actions import AcknowledgeReport, StopDriver, SubmitDriver
 from rlhf_operator.decide.decision import Draft
+from rlhf_operator.decide.disruptions import is_node_lost
 from rlhf_operator.decide.endings import end_driver, restart_or_fail, succeed
 from rlhf_operator.decide.failures import Failure, driver_frozen, head_dead, head_refused
-from rlhf_operator.decide.observed import HeadState
+from rlhf_operator.decide.observed import HeadState, Observed
 from rlhf_operator.decide.predicates import (
     has_current_head,
     has_ended,
@@ -21,8 +24,14 @@ from rlhf_operator.decide.predicates import (
     is_progress_stale,
     is_stop_overdue,
 )
-from rlhf_operator.decide.reports import record_report
+from rlhf_operator.decide.reports import record_report, valid_reason
 
+ACTIVITIES: Mapping[str, str] = {
+    RunPhase.START: "the driver starts its workers",
+    RunPhase.WARM_START: "the actor is trained on reference answers",
+    RunPhase.RESTART: "the driver starts its workers again",
+}
+"""Activities of a driver besides training, by the phase of its report."""
 DIRTY_CLUSTER = "DirtyCluster"
 """The driver's reason if workers hold processes or memory of an earlier driver."""
 
@@ -76,16 +85,18 @@ def _follow_submission(
         restart_or_fail(draft, driver_frozen(draft.observed.head.unchanged_seconds))
         return
     if submission.state is SubmissionState.RUNNING:
-        draft.set_phase(JobPhase.RUNNING, "Running", _activity(driver, report))
+        draft.set_phase(JobPhase.RUNNING, "Running", _activity(draft, driver, report))
 
 
-def _activity(driver: DriverStatus, report: StatusReport | None) -> str:
+def _activity(draft: Draft, driver: DriverStatus, report: StatusReport | None) -> str:
     # The text stays the same during one activity, so that the status is not written for nothing.
     if driver.sequence is None:
         return f"the driver {driver.submission_id} has started"
-    if report is not None and report.reason is not None and not report.final:
+    if report is None:  # it did not answer in time: what it last reported still holds
+        return draft.status.message if draft.status.reason == "Running" else "the driver runs"
+    if report.reason is not None and not report.final:
         return f"{report.reason}: {report.message}"
-    return "training"
+    return ACTIVITIES.get(report.phase, "training")
 
 
 def _final_report(driver: DriverStatus, report: StatusReport | None) -> StatusReport | None:
@@ -101,7 +112,7 @@ def _end_submission(draft: Draft, submission: Submission, final: StatusReport | 
         end_driver(draft, code)
         succeed(draft, _cause(final))
         return
-    restart_or_fail(draft, _failure(submission, code, final))
+    restart_or_fail(draft, _failure(draft.observed, submission, code, final))
 
 
 def _cause(final: StatusReport | None) -> str:
@@ -119,12 +130,20 @@ def _exit_code(submission: Submission, final: StatusReport | None) -> int | None
     return None if final is None or final.exit_code is None else int(final.exit_code)
 
 
-def _failure(submission: Submission, code: int | None, final: StatusReport | None) -> Failure:
+def _failure(
+    observed: Observed, submission: Submission, code: int | None, final: StatusReport | None
+) -> Failure:
     if final is not None and final.reason is not None:
         message = final.message or f"the driver ended with exit code {code}"
         is_dirty = final.reason == DIRTY_CLUSTER
         # The driver's own reason is better than what the exit code tells.
-        return Failure(_valid_reason(final.reason), message, code, needs_new_workers=is_dirty)
+        return Failure(
+            valid_reason(final.reason),
+            message,
+            code,
+            needs_new_workers=is_dirty,
+            is_disruption=is_node_lost(observed, final.reason),
+        )
     if code == ExitCode.INTERRUPTED:
         return Failure("Interrupted", "the driver was asked by somebody else to save and end", code)
     # Ray reports a signal as -N, a shell as 128+N.
@@ -139,11 +158,6 @@ def _failure(submission: Submission, code: int | None, final: StatusReport | Non
     detail = f": {submission.message}" if submission.message else ""
     outcome = "without an exit code" if code is None else f"with exit code {code}"
     return Failure("DriverFailed", f"the driver ended {outcome}{detail}", code)
-
-
-def _valid_reason(word: str) -> str:
-    """Return a driver's reason in the form that conditions require: it begins with a letter."""
-    return word if word[0].isalpha() else f"Driver{word}"
 
 
 def stop_driver(draft: Draft) -> None:

@@ -33,7 +33,10 @@ def start_driver(draft: Draft, cluster: ClusterStatus) -> None:
         message = (
             f"the previous driver, {running[0]}, does not end, and two drivers never run at once"
         )
-        restart_or_fail(draft, Failure("DriverStuck", message, needs_new_cluster=True))
+        # Not counted: the operator stopped this driver, or gave it up for a failure that counts.
+        restart_or_fail(
+            draft, Failure("DriverStuck", message, needs_new_cluster=True, is_counted=False)
+        )
     elif running:
         _stop_running(draft, running)
     else:

@@ -7,8 +7,9 @@ from datetime import timedelta
 from rlhf_api.spec.failure import FailurePolicy
 from rlhf_api.status import ConditionType, JobPhase
 from rlhf_operator.decide.decision import Draft, Restart
-from rlhf_operator.decide.failures import Failure, backoff_seconds, decide_restart
+from rlhf_operator.decide.failures import Failure, Verdict, backoff_seconds, decide_restart
 from rlhf_operator.decide.predicates import is_cluster_exhausted
+from rlhf_operator.decide.reports import end_checkpoints_failing
 
 
 def succeed(draft: Draft, cause: str = "") -> None:
@@ -18,6 +19,7 @@ def succeed(draft: Draft, cause: str = "") -> None:
         draft: of the status.
         cause: why it ended, in words. Empty: all steps are done.
     """
+    end_checkpoints_failing(draft)
     root = draft.status.artifacts.model
     message = (cause or "all steps are done") + (f"; the model is at {root}" if root else "")
     draft.set(completion_time=draft.now)
@@ -61,7 +63,7 @@ def restart_or_fail(draft: Draft, failure: Failure) -> None:
         return
     # Restarts in place are faster, but a broken cluster would fail every one of them.
     new_cluster = failure.needs_new_cluster or is_cluster_exhausted(draft.snapshot)
-    seconds = _add_restart(draft, policy, verdict.counts, new_cluster)
+    seconds = _add_restart(draft, policy, verdict, new_cluster)
     draft.count_restart(Restart("clusters" if new_cluster else "drivers", failure.reason))
     what = "a new cluster" if new_cluster else "the driver again"
     when = f"in {seconds:.0f} s" if seconds else "at once"
@@ -78,10 +80,23 @@ def restart_or_fail(draft: Draft, failure: Failure) -> None:
     draft.requeue_after(seconds)
 
 
-def _add_restart(draft: Draft, policy: FailurePolicy, counts: bool, new_cluster: bool) -> float:
+def await_next_start(draft: Draft) -> None:
+    """Wait until the next start is due; the phase says so."""
+    due = draft.status.restarts.next_time
+    assert due is not None
+    is_stalled = draft.snapshot.condition(ConditionType.STALLED) is not None
+    # The failure's reason stays, unless a refusal or an eviction, now over, has replaced it.
+    if draft.status.phase is not JobPhase.RESTARTING or is_stalled:
+        draft.set_phase(
+            JobPhase.RESTARTING, "BackingOff", f"the next start is due at {due:%H:%M:%S} UTC"
+        )
+    draft.requeue_after((due - draft.now).total_seconds())
+
+
+def _add_restart(draft: Draft, policy: FailurePolicy, verdict: Verdict, new_cluster: bool) -> float:
     """Count a restart in the status; return the seconds until it begins."""
     restarts = draft.status.restarts
-    in_a_row = restarts.in_a_row + 1
+    in_a_row, disruptions = restarts.in_a_row + 1, int(verdict.is_disruption)
     seconds = backoff_seconds(policy, in_a_row, draft.settings)
     draft.set(
         restarts=restarts.model_copy(
@@ -89,7 +104,9 @@ def _add_restart(draft: Draft, policy: FailurePolicy, counts: bool, new_cluster:
                 "drivers": restarts.drivers + int(not new_cluster),
                 "clusters": restarts.clusters + int(new_cluster),
                 "total": restarts.total + 1,
-                "since_checkpoint": restarts.since_checkpoint + int(counts),
+                "since_checkpoint": restarts.since_checkpoint + int(verdict.counts),
+                "disruptions": restarts.disruptions + disruptions,
+                "disruptions_since_checkpoint": restarts.disruptions_since_checkpoint + disruptions,
                 "in_a_row": in_a_row,
                 "next_time": draft.now + timedelta(seconds=seconds),
             }

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rlhf_api.exits import ExitCode
+from rlhf_api.report import SavingProblem
 from rlhf_api.spec.failure import FailureAction, FailurePolicy
 from rlhf_api.status import RestartStatus
 from rlhf_operator.decide.settings import Settings
@@ -28,6 +29,8 @@ class Failure:
     """True if its restart counts against the limit, unless a rule says otherwise."""
     needs_new_workers: bool = False
     """True if processes remain on the workers that only the end of their pods ends."""
+    is_disruption: bool = False
+    """True if a node was drained, preempted or lost: the job is not to blame."""
 
 
 def head_refused(answer: str) -> Failure:
@@ -51,7 +54,7 @@ def driver_frozen(seconds: float) -> Failure:
 def node_lost(pods: Iterable[str], seconds: float) -> Failure:
     """Return the failure of pods, by name, that cannot end because their kubelet is gone."""
     message = f"{', '.join(sorted(pods)[:3])} did not end within {seconds:.0f} s: the node is lost"
-    return Failure("NodeLost", message, needs_new_cluster=True)
+    return Failure("NodeLost", message, needs_new_cluster=True, is_disruption=True)
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,19 @@ class Verdict:
 
     restarts: bool
     counts: bool = True
-    """True if the restart counts against the limit."""
+    """True if the restart counts against maxRestarts."""
+    is_disruption: bool = False
+    """True if it counts against maxDisruptions."""
     obstacle: str = ""
     """Reason against a restart, for the message."""
 
 
 def decide_restart(failure: Failure, policy: FailurePolicy, restarts: RestartStatus) -> Verdict:
     """Decide by the first rule that matches, else by the exit code."""
-    action = _action_of_rules(failure, policy) or _default_action(failure)
+    rule = _action_of_rules(failure, policy)
+    if rule is None and failure.is_disruption:
+        return _restart_after_disruption(policy, restarts)
+    action = rule or _default_action(failure)
     if action is FailureAction.FAIL:
         return Verdict(False)
     if action is FailureAction.RESTART_IGNORING_LIMIT:
@@ -80,6 +88,17 @@ def decide_restart(failure: Failure, policy: FailurePolicy, restarts: RestartSta
             f"failurePolicy.maxRestarts allows {policy.max_restarts}",
         )
     return Verdict(True)
+
+
+def _restart_after_disruption(policy: FailurePolicy, restarts: RestartStatus) -> Verdict:
+    number = restarts.disruptions_since_checkpoint
+    if number < policy.max_disruptions:
+        return Verdict(True, counts=False, is_disruption=True)
+    return Verdict(
+        False,
+        obstacle=f"after {number} disruptions without a new checkpoint; "
+        f"failurePolicy.maxDisruptions allows {policy.max_disruptions}",
+    )
 
 
 def backoff_seconds(policy: FailurePolicy, in_a_row: int, settings: Settings) -> float:
@@ -105,6 +124,9 @@ def _action_of_rules(failure: Failure, policy: FailurePolicy) -> FailureAction |
 
 
 def _default_action(failure: Failure) -> FailureAction:
+    if failure.reason == SavingProblem.NO_SPACE:
+        # The driver has waited for space; a further start would train the same steps in vain.
+        return FailureAction.FAIL
     if not failure.is_counted:
         return FailureAction.RESTART_IGNORING_LIMIT
     return FailureAction.FAIL if failure.exit_code in PERMANENT_EXITS else FailureAction.RESTART

@@ -56,3 +56,8 @@ def cluster_pools(job: RLHFJob) -> tuple[NodePool, ...]:
         size = {"nodes": limited.nodes, "devices_per_node": limited.devices_per_node}
         pools.append(pool.model_copy(update=size))
     return tuple(pools)
+
+
+def num_pods(job: RLHFJob) -> int:
+    """Return the number of pods of a job's cluster: the head and its workers."""
+    return 1 + sum(pool.nodes for pool in cluster_pools(job))

@@ -9,13 +9,12 @@ from enum import Enum, auto
 from functools import cached_property
 
 from rlhf_api.changes import manifest_digest
-from rlhf_api.on_cluster import cluster_name
+from rlhf_api.on_cluster import cluster_name, is_cluster_name
 from rlhf_api.report import StatusReport
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.spec.resources import Device
 from rlhf_api.status import DefaultsStatus, PlanStatus, RLHFJobStatus
 from rlhf_operator.clients.head.protocol import Submission
-from rlhf_operator.decide.node_pools import cluster_job, cluster_pools
+from rlhf_operator.decide.node_pools import cluster_job
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class ObservedJob:
     generation: int
     created: datetime
     is_deleting: bool
-    has_finalizer: bool
     job: RLHFJob | None
     """With the chart's defaults. None: its manifest cannot be read."""
     defaults: DefaultsStatus | None
@@ -58,13 +56,6 @@ class ObservedJob:
     def cluster_job(self) -> RLHFJob | None:
         """The manifest as its cluster runs it, by the plan in the status. None: unreadable."""
         return None if self.job is None else cluster_job(self.job, self.status.plan)
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs that its cluster requests."""
-        job = self.cluster_job
-        pools = cluster_pools(job) if job else ()
-        return sum(pool.num_devices for pool in pools if pool.device is Device.GPU)
 
     @property
     def run_folder(self) -> str:
@@ -98,6 +89,8 @@ class ObservedCluster:
     uid: str
     is_owned: bool
     """True if the job's uid owns it; anybody may write the label."""
+    is_of_earlier_job: bool
+    """True if a deleted job of the same name owns it: Kubernetes deletes it soon."""
     has_other_key: bool
     """True if an operator with another key created it, whose token its head accepts."""
     release: str | None
@@ -105,6 +98,8 @@ class ObservedCluster:
     is_deleting: bool
     is_suspended: bool
     """True if Kueue or a person has suspended its pods."""
+    is_queued: bool
+    """True if a queue has admitted it with its number of workers, or is to."""
     manifest: str | None
     """ConfigMap with the manifest that its pods mount. None: it has no such volume."""
     desired_workers: Mapping[str, int]
@@ -121,13 +116,21 @@ class PodProblem:
     """Cause that keeps a pod from running."""
 
     reason: str
-    """ImagePull, Unschedulable, OutOfMemory, Evicted, CrashLoop, Configuration, ContainerFailed."""
+    """ImagePull, Unschedulable, OutOfMemory, Evicted, Disrupted, CrashLoop, Configuration,
+    ContainerFailed, NotStarting, PodsRefused."""
     message: str
+    needs_change: bool = False
+    """True if nothing but a change by somebody lets the pod start."""
 
     @property
     def outlives_pod(self) -> bool:
         """True if it explains a deleted pod."""
-        return self.reason in ("OutOfMemory", "Evicted", "ContainerFailed")
+        return self.is_disruption or self.reason in ("OutOfMemory", "ContainerFailed")
+
+    @property
+    def is_disruption(self) -> bool:
+        """True if Kubernetes ends the pod for its own reasons: a drain, a preemption, a taint."""
+        return self.reason in ("Disrupted", "Evicted")
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,8 @@ class ObservedPod:
     """Uid of the RayCluster that controls it."""
     owner_name: str | None
     """Name of the RayCluster that controls it. None: no RayCluster does."""
+    is_bound: bool = False
+    """True if it occupies devices of a node: it is scheduled, and has not ended."""
     pool: str | None = None
     """Node pool of a worker. None: it is the head, or unlabelled."""
     deletion_time: datetime | None = None
@@ -216,6 +221,16 @@ class ObservedClaim:
 
 
 @dataclass(frozen=True)
+class OtherRelease:
+    """A release of the operator that created the job's cluster, and is still installed."""
+
+    name: str
+    """Namespace and name of its Lease."""
+    acts: bool
+    """True if one of its replicas renews the Lease."""
+
+
+@dataclass(frozen=True)
 class Observed:
     """Everything that a decision depends on, except the time."""
 
@@ -224,6 +239,8 @@ class Observed:
     pods: tuple[ObservedPod, ...] = ()
     claim: ObservedClaim | None = None
     """None: the job needs none."""
+    folder_owner: str | None = None
+    """Another job that owns the run's folder. None: no other job names it."""
     lacks_code: bool = False
     """True if the ConfigMap of spec.code does not exist."""
     owned_objects_due: bool = False
@@ -232,9 +249,11 @@ class Observed:
     """None: it is being made."""
     has_kuberay: bool = True
     """True if the API server serves RayClusters."""
-    other_release: str | None = None
+    other_release: OtherRelease | None = None
     """Another release of the operator that manages the job. None: this one does."""
     head: ObservedHead = field(default_factory=ObservedHead)
+    pods_refusal: PodProblem | None = None
+    """Reason why KubeRay cannot create pods now."""
     recent_problem: PodProblem | None = None
     """Problem of a pod that may be deleted by now."""
 
@@ -266,6 +285,16 @@ class Observed:
         attempts = range(1, self.job.status.attempts + 1)
         names = {self.job.cluster_name(attempt) for attempt in attempts}
         return tuple(pod for pod in self.pods if pod.owner_name in names)
+
+    @property
+    def leftover_pods(self) -> tuple[ObservedPod, ...]:
+        """Pods whose RayCluster is gone, or belongs to a deleted job of the same name."""
+        current = {cluster.uid for cluster in self.clusters if not cluster.is_of_earlier_job}
+        return tuple(
+            pod
+            for pod in self.pods
+            if pod.owner not in current and is_cluster_name(pod.owner_name, self.job.name)
+        )
 
     def cluster_pods(self, name: str) -> tuple[ObservedPod, ...]:
         """Return the pods of a cluster; if it exists, only those with its uid as owner."""

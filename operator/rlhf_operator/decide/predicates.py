@@ -109,6 +109,16 @@ def has_leftovers(state: Snapshot) -> bool:
     )
 
 
+def has_earlier_job_leftovers(state: Snapshot) -> bool:
+    """True if a cluster of a deleted job of this name, or a pod of one, still exists.
+
+    Lost pods do not count.
+    """
+    return any(cluster.is_of_earlier_job for cluster in state.observed.clusters) or bool(
+        remaining_pods(state, state.observed.leftover_pods)
+    )
+
+
 def lacks_plan(state: Snapshot) -> bool:
     """True while the plan is being made."""
     return state.observed.plan is None

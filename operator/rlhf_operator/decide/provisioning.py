@@ -5,10 +5,12 @@ from __future__ import annotations
 from rlhf_api.on_cluster import KUBERAY
 from rlhf_api.status import ArtifactStatus, ClusterStatus, ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.acceptance import find_refusal
-from rlhf_operator.decide.actions import AddFinalizer, CreateCluster
+from rlhf_operator.decide.actions import CreateCluster
 from rlhf_operator.decide.decision import Draft
+from rlhf_operator.decide.endings import await_next_start
 from rlhf_operator.decide.observed import Refusal
-from rlhf_operator.decide.teardown import delete_clusters, release
+from rlhf_operator.decide.predicates import is_backing_off
+from rlhf_operator.decide.teardown import delete_clusters
 
 
 def await_leftovers(draft: Draft) -> None:
@@ -32,14 +34,16 @@ def reject(draft: Draft) -> None:
     draft.set_phase(
         JobPhase.PENDING, refusal.reason, refusal.message, is_warning=True, is_stuck=True
     )
-    release(draft)
 
 
 def await_plan(draft: Draft) -> None:
     """Wait for the planner."""
-    draft.set_phase(JobPhase.PLANNING, "Planning", "the plan is being made")
+    # A new process of the operator plans again. A job that backs off has nothing to report of that.
+    if is_backing_off(draft.snapshot):
+        await_next_start(draft)
+    else:
+        draft.set_phase(JobPhase.PLANNING, "Planning", "the plan is being made")
     draft.requeue_after(draft.settings.wait_seconds)
-    release(draft)
 
 
 def await_kuberay(draft: Draft) -> None:
@@ -48,14 +52,22 @@ def await_kuberay(draft: Draft) -> None:
     message = f"this cluster has no kind RayCluster: install KubeRay {KUBERAY} or newer"
     draft.set_phase(JobPhase.PENDING, "KubeRayMissing", message, is_warning=True, is_stuck=True)
     draft.requeue_after(draft.settings.wait_seconds)
-    release(draft)
 
 
 def await_backoff(draft: Draft) -> None:
     """Wait until the next start is due."""
     _accept(draft)
-    draft.requeue_when_due()
-    release(draft)
+    await_next_start(draft)
+
+
+def await_earlier_job(draft: Draft) -> None:
+    """Wait until nothing is left of a deleted job of this name."""
+    # Both jobs write to the same folder.
+    _accept(draft)
+    message = "waiting until the cluster and the pods of the deleted job of this name are gone"
+    draft.set_phase(JobPhase.PROVISIONING, "WaitingForOldPods", message)
+    draft.requeue_when_lost(draft.observed.leftover_pods)
+    draft.requeue_after(draft.settings.wait_seconds)
 
 
 def await_name(draft: Draft) -> None:
@@ -68,7 +80,6 @@ def await_name(draft: Draft) -> None:
     )
     draft.set_phase(JobPhase.PENDING, "NameTaken", message, is_warning=True, is_stuck=True)
     draft.requeue_after(draft.settings.wait_seconds)
-    release(draft)
 
 
 def create_cluster(draft: Draft) -> None:
@@ -87,7 +98,7 @@ def create_cluster(draft: Draft) -> None:
     # `gpus` stays 0 until a queue has admitted the cluster.
     draft.set(artifacts=_artifacts(draft))
     _report_lost_pods(draft)
-    draft.do(AddFinalizer(), CreateCluster(attempt))
+    draft.do(CreateCluster(attempt))
     draft.requeue_after(draft.settings.wait_seconds)
 
 
@@ -138,9 +149,8 @@ def _artifacts(draft: Draft) -> ArtifactStatus:
 
 
 def _report_lost_pods(draft: Draft) -> None:
-    # All pods that are left are on lost nodes: `has_leftovers` is false. The next cluster does not
-    # wait for them.
-    pods = draft.observed.own_pods
+    # All pods that are left are on lost nodes. The next cluster does not wait for them.
+    pods = draft.observed.leftover_pods
     if pods:
         draft.record_event(
             "NodeLost",

@@ -17,12 +17,13 @@ from rlhf_operator.decide.acceptance import is_refused
 from rlhf_operator.decide.api_errors import refresh_stalled
 from rlhf_operator.decide.cluster_life import follow_cluster
 from rlhf_operator.decide.decision import Decision, Draft
-from rlhf_operator.decide.observed import Observed
+from rlhf_operator.decide.observed import Observed, OtherRelease
 from rlhf_operator.decide.predicates import (
     Snapshot,
     always,
     deadline_seconds_left,
     has_cluster,
+    has_earlier_job_leftovers,
     has_ended,
     has_leftovers,
     has_name_conflict,
@@ -37,6 +38,7 @@ from rlhf_operator.decide.predicates import (
 )
 from rlhf_operator.decide.provisioning import (
     await_backoff,
+    await_earlier_job,
     await_kuberay,
     await_leftovers,
     await_name,
@@ -48,14 +50,14 @@ from rlhf_operator.decide.provisioning import (
 )
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.decide.suspension import await_stopped_driver, replace_outdated, suspend
-from rlhf_operator.decide.teardown import clean_up, delete_and_release, fail_past_deadline
+from rlhf_operator.decide.teardown import clean_up, fail_past_deadline, leave_to_kubernetes
 
 Predicate = Callable[[Snapshot], bool]
 Transition = Callable[[Draft], None]
 
 TRANSITIONS: Sequence[tuple[Predicate, Transition]] = (
-    # The finalizer keeps a deleted job until its clusters are gone, whatever its phase.
-    (is_deleting, delete_and_release),
+    # A finalizer may keep a deleted job: nothing is created for it any more, whatever its phase.
+    (is_deleting, leave_to_kubernetes),
     # Final phases are never left.
     (has_ended, clean_up),
     # Before the deadline: the time of a suspended job does not run.
@@ -74,6 +76,8 @@ TRANSITIONS: Sequence[tuple[Predicate, Transition]] = (
     (lacks_kuberay, await_kuberay),
     # After the checks and the plan: a bad edit is reported during the back-off, too.
     (is_backing_off, await_backoff),
+    # After the checks, too: a bad manifest is reported while the deleted job still ends.
+    (has_earlier_job_leftovers, await_earlier_job),
     (has_name_conflict, await_name),
     (always, create_cluster),
 )
@@ -83,8 +87,7 @@ TRANSITIONS: Sequence[tuple[Predicate, Transition]] = (
 def reconcile(observed: Observed, settings: Settings, now: datetime) -> Decision:
     """Decide what to do about a job."""
     if observed.other_release is not None:
-        # The other release writes the status and deletes the clusters.
-        return Decision(observed.job.status, (), (), (), settings.wait_seconds)
+        return _leave_alone(observed, observed.other_release, settings, now)
     draft = Draft(observed, settings, now)
     _refresh(draft)
     state = draft.snapshot
@@ -93,6 +96,25 @@ def reconcile(observed: Observed, settings: Settings, now: datetime) -> Decision
     # Last: it depends on the actions that the transition has requested.
     refresh_stalled(draft)
     return draft.decision()
+
+
+def _leave_alone(
+    observed: Observed, release: OtherRelease, settings: Settings, now: datetime
+) -> Decision:
+    """Leave a job to the release that created its cluster."""
+    draft = Draft(observed, settings, now)
+    state = draft.snapshot
+    # The other release writes the status and deletes the clusters, as soon as it acts again.
+    if not (release.acts or is_deleting(state) or has_ended(state)):
+        message = (
+            f"the release {release.name} of the operator, which created the job's cluster, does "
+            "not act: start it again, or uninstall it, and this release takes the job over"
+        )
+        phase = observed.job.status.phase
+        draft.set_phase(phase, "OtherRelease", message, is_warning=True, is_stuck=True)
+        draft.requeue_after(settings.wait_seconds)
+        return draft.decision()
+    return Decision(observed.job.status, (), (), (), settings.wait_seconds)
 
 
 def _refresh(draft: Draft) -> None:

@@ -35,5 +35,5 @@ class Settings:
     """Limit for some pods of a cluster to occupy devices while others cannot start, plus up to
     half as much again. Then all devices are released for a while."""
     restarts_on_a_cluster: int = 3
-    """Of the driver's restarts that count and brought no new checkpoint, every n-th gets a new
+    """Every n-th of the driver's restarts that count and brought no new checkpoint gets a new
     cluster; this is n."""

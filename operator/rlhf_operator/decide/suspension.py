@@ -7,7 +7,7 @@ from rlhf_operator.decide.cluster_life import follow_cluster
 from rlhf_operator.decide.decision import Draft
 from rlhf_operator.decide.driver_life import stop_driver
 from rlhf_operator.decide.predicates import has_ended, is_driver_gone
-from rlhf_operator.decide.teardown import delete_clusters, release, reset_cluster
+from rlhf_operator.decide.teardown import delete_clusters, reset_cluster
 
 
 def suspend(draft: Draft) -> None:
@@ -23,16 +23,16 @@ def suspend(draft: Draft) -> None:
         return
     if has_ended(draft.snapshot):  # the driver finished all steps while it was to stop
         return
+    # Before the deletion: else the cluster counts as lost if the suspension is then taken back.
+    reset_cluster(draft)
+    # The deadline starts again with the next driver.
+    draft.set(start_time=None)
     if draft.observed.owned_clusters:
         delete_clusters(draft)
         draft.requeue_after(draft.settings.poll_seconds)
         return
-    reset_cluster(draft)
-    # The deadline starts again with the next driver.
-    draft.set(start_time=None)
     message = "spec.suspend is true: the job has no cluster, and continues when that is false"
     draft.set_phase(JobPhase.SUSPENDED, "Requested", message)
-    release(draft)
 
 
 def replace_outdated(draft: Draft) -> None:
@@ -40,8 +40,11 @@ def replace_outdated(draft: Draft) -> None:
 
     A manifest can change while the job is suspended or about to be.
     """
-    message = "the manifest has changed: the driver saves and ends, then a new cluster starts"
-    draft.set_phase(JobPhase.RESTARTING, "ManifestChanged", message)
+    steps = "a new cluster starts"
+    if not is_driver_gone(draft.snapshot):
+        steps = f"the driver saves and ends, then {steps}"
+    phase = JobPhase.PROVISIONING if draft.status.driver is None else JobPhase.RESTARTING
+    draft.set_phase(phase, "ManifestChanged", f"the manifest has changed: {steps}")
     stop_driver(draft)
     if is_driver_gone(draft.snapshot):
         reset_cluster(draft)

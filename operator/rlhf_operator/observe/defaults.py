@@ -46,22 +46,23 @@ def apply_defaults(job: RLHFJob, defaults: DefaultsStatus) -> RLHFJob:
 
 
 def _with_resources(own: ResourcesSpec, defaults: DefaultsStatus) -> ResourcesSpec:
-    return ResourcesSpec(
-        head=_merge(own.head, defaults.head),
-        node_pools=tuple(
-            pool.model_copy(update={"resources": _merge(pool.resources, defaults.worker)})
-            for pool in own.node_pools or defaults.node_pools
-        ),
+    pools = tuple(
+        pool.model_copy(update={"resources": _merge(pool.resources, defaults.worker)})
+        for pool in own.node_pools or defaults.node_pools
     )
+    return own.model_copy(update={"head": _merge(own.head, defaults.head), "node_pools": pools})
 
 
 def _merge(own: PodResources, default: PodResources) -> PodResources:
-    return PodResources(cpu=own.cpu or default.cpu, memory=own.memory or default.memory)
+    fields = PodResources.model_fields
+    return PodResources(**{name: getattr(own, name) or getattr(default, name) for name in fields})
 
 
 def _unset_resources(own: list[PodResources], default: PodResources) -> PodResources:
     """Return the fields of a default that at least one of these pods does not set."""
-    return PodResources(
-        cpu=default.cpu if any(pod.cpu is None for pod in own) else None,
-        memory=default.memory if any(pod.memory is None for pod in own) else None,
-    )
+    unset = {
+        name: getattr(default, name)
+        for name in PodResources.model_fields
+        if any(getattr(pod, name) is None for pod in own)
+    }
+    return PodResources(**unset)

@@ -12,12 +12,13 @@ from typing import Any
 from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Kube
-from rlhf_operator.clients.cached_kube import Key
+from rlhf_operator.clients.cached_kube import CachedKube, Key
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.decide.acceptance import claim_name, code_config_map
 from rlhf_operator.decide.observed import (
     Observed,
     ObservedClaim,
+    ObservedCluster,
     ObservedJob,
     ObservedPod,
     PodProblem,
@@ -48,7 +49,7 @@ class Observer:
     for pods that start slowly.
     """
 
-    kube: Kube
+    kube: CachedKube
     identity: Identity
     planner: Planner
     defaults: JobDefaults
@@ -67,14 +68,15 @@ class Observer:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _explained: dict[Key, tuple[float, dict[str, PodProblem]]] = field(default_factory=dict)
     """By job: when events were read, and their explanation by the pod's uid."""
-    _problems: dict[Key, tuple[float, PodProblem]] = field(default_factory=dict)
+    _problems: dict[Key, tuple[float, str | None, PodProblem]] = field(default_factory=dict)
+    """By job: the last problem of a pod that may be deleted, its time, and its cluster's uid."""
     _restored: dict[Key, float] = field(default_factory=dict)
     """By job: when its owned objects were last due."""
     _refused: set[Key] = field(default_factory=set)
     """Jobs whose owned objects could not be restored."""
 
     def __post_init__(self) -> None:
-        self.releases = Releases(self.kube, self.identity, self.clock)
+        self.releases = Releases(self.kube, self.identity, self.clock, self.now)
 
     def observe(self, key: Key, on_planned: Callable[[], None]) -> Observed | None:
         """Return the state of a job, without its head.
@@ -94,7 +96,7 @@ class Observer:
         raw_clusters = self.kube.list(Kind.CLUSTER, namespace, label)
         raw_clusters = (*raw_clusters, *self._unlabelled_cluster(job, raw_clusters))
         clusters = tuple(
-            parse_cluster(cluster, job.uid, self.identity.key_id) for cluster in raw_clusters
+            parse_cluster(cluster, name, job.uid, self.identity.key_id) for cluster in raw_clusters
         )
         pods = tuple(map(parse_pod, self.kube.list(Kind.POD, namespace, label)))
         pods = self._explain_slow_starts(key, pods)
@@ -103,9 +105,11 @@ class Observer:
             clusters,
             pods,
             claim=self._claim(job),
+            folder_owner=self.kube.folders.owner(key) if _needs_cluster(job) else None,
             lacks_code=self._lacks_code(job),
             owned_objects_due=self._check_owned_objects_due(job, pods),
-            recent_problem=_find_refusal(raw_clusters, job) or self._recent_problem(key),
+            pods_refusal=_find_refusal(raw_clusters, job),
+            recent_problem=self._recent_problem(key, job, clusters),
             other_release=self.releases.other(clusters),
             has_kuberay=self.has_kuberay,
         )
@@ -125,9 +129,15 @@ class Observer:
         """Retry soon to restore the job's owned objects: the last try was refused."""
         self._refused.add(key)
 
-    def remember(self, key: Key, problem: PodProblem) -> None:
-        """Keep a pod's problem: the pod may be deleted before the next reconcile."""
-        self._problems[key] = (self.clock(), problem)
+    def remember(self, key: Key, cluster: str | None, problem: PodProblem) -> None:
+        """Keep a pod's problem: the pod may be deleted before the next reconcile.
+
+        Args:
+            key: of the job.
+            cluster: uid of the pod's RayCluster.
+            problem: of the pod.
+        """
+        self._problems[key] = (self.clock(), cluster, problem)
 
     def _explain_slow_starts(
         self, key: Key, pods: tuple[ObservedPod, ...]
@@ -141,9 +151,9 @@ class Observer:
         if self.clock() - read >= self.restore_seconds / 2:
             problems = {}
             for pod in slow[:SHOWN_PROBLEMS]:
-                warning = last_warning(self.kube, key[0], pod.uid)
+                warning = start_warning(self.kube, key[0], pod.uid)
                 if warning is not None:
-                    problems[pod.uid] = PodProblem("NotStarting", f"its kubelet reports: {warning}")
+                    problems[pod.uid] = PodProblem("NotStarting", warning)
             self._explained[key] = self.clock(), problems
         return tuple(replace(pod, problem=pod.problem or problems.get(pod.uid)) for pod in pods)
 
@@ -151,9 +161,15 @@ class Observer:
         age = (self.now() - pod.created).total_seconds()
         return pod.is_starting and pod.problem is None and age >= self.slow_start_seconds
 
-    def _recent_problem(self, key: Key) -> PodProblem | None:
-        when, problem = self._problems.get(key, (float("-inf"), None))
-        return problem if self.clock() - when < self.recent_seconds else None
+    def _recent_problem(
+        self, key: Key, job: ObservedJob, clusters: Iterable[ObservedCluster]
+    ) -> PodProblem | None:
+        when, uid, problem = self._problems.get(key, (float("-inf"), None, None))
+        name = job.status.cluster.name if job.status.cluster else None
+        # A problem of an earlier cluster says nothing about this one. By uid: a deleted job of this
+        # name may have had a cluster of the same name.
+        is_current = any((cluster.name, cluster.uid) == (name, uid) for cluster in clusters)
+        return problem if is_current and self.clock() - when < self.recent_seconds else None
 
     def _unlabelled_cluster(
         self, job: ObservedJob, clusters: tuple[Mapping[str, Any], ...]
@@ -194,15 +210,22 @@ class Observer:
         return True
 
 
-def last_warning(kube: Kube, namespace: str, uid: str) -> str | None:
-    """Return an object's last warning event as "reason: message"."""
+def start_warning(kube: Kube, namespace: str, uid: str) -> str | None:
+    """Return the last warning about a pod that has a node: "kubelet reports REASON: MESSAGE"."""
     # Events of the core group: kubelets write those, and they can be selected by their object.
     fields = f"involvedObject.uid={uid},type=Warning"
     events = islice(kube.iterate(Kind.CORE_EVENT, namespace, fields=fields), MAX_WARNINGS)
-    newest_last = sorted(events, key=lambda event: event.get("lastTimestamp") or "")
-    if not newest_last:
+    # The scheduler's words are outdated: the pod has a node.
+    current = [event for event in events if event.get("reason") != "FailedScheduling"]
+    if not current:
         return None
-    return f"{newest_last[-1].get('reason', '')}: {newest_last[-1].get('message', '')}"
+    last = max(current, key=_event_time)
+    component = (last.get("source") or {}).get("component") or last.get("reportingComponent")
+    return f"{component or 'its node'} reports {last.get('reason', '')}: {last.get('message', '')}"
+
+
+def _event_time(event: Mapping[str, Any]) -> str:
+    return event.get("lastTimestamp") or event.get("eventTime") or ""
 
 
 def _find_refusal(clusters: Iterable[Mapping[str, Any]], job: ObservedJob) -> PodProblem | None:

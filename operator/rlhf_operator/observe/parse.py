@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from rlhf_api.api_names import KIND
 from rlhf_api.on_cluster import (
-    FINALIZER,
     KEY_ANNOTATION,
     MANAGED_BY,
+    QUEUE_LABEL,
     RELEASE_ANNOTATION,
 )
 from rlhf_api.problems import Problem
@@ -18,6 +19,7 @@ from rlhf_api.reading.status import read_status
 from rlhf_api.reading.validation import validate_document
 from rlhf_operator.apply.build.pods import MANIFEST_VOLUME
 from rlhf_operator.config import JobDefaults
+from rlhf_operator.decide.api_errors import is_quota_used_up
 from rlhf_operator.decide.observed import (
     ObservedClaim,
     ObservedCluster,
@@ -39,6 +41,7 @@ IMAGE_REASONS = {
     "InvalidImageName",
     "RegistryUnavailable",
 }
+WRONG_IMAGE_REASONS = {"ErrImageNeverPull", "InvalidImageName"}
 CONFIGURATION_REASONS = {
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -83,7 +86,6 @@ def parse_job(raw: Raw, defaults: JobDefaults) -> ObservedJob:
         generation=metadata.get("generation", 0),
         created=_time(metadata["creationTimestamp"]),
         is_deleting="deletionTimestamp" in metadata,
-        has_finalizer=FINALIZER in metadata.get("finalizers", ()),
         job=job,
         defaults=selected,
         problem=_refusal(problems),
@@ -100,24 +102,30 @@ def _refusal(problems: list[Problem]) -> Refusal | None:
     return Refusal("InvalidManifest", "\n".join(lines))
 
 
-def parse_cluster(raw: Raw, job_uid: str, key_id: str) -> ObservedCluster:
+def parse_cluster(raw: Raw, job_name: str, job_uid: str, key_id: str) -> ObservedCluster:
     """Parse a RayCluster.
 
     Args:
+        job_name: of the job being reconciled.
         job_uid: of the job being reconciled.
         key_id: of this operator's key.
     """
     metadata, spec = raw["metadata"], _map(raw.get("spec"))
     annotations = _map(metadata.get("annotations"))
     owners = _maps(metadata.get("ownerReferences"))
+    owner: Raw = next((owner for owner in owners if owner.get("controller")), {})
+    is_owned = owner.get("uid") == job_uid
+    is_of_this_name = (owner.get("kind"), owner.get("name")) == (KIND, job_name)
     return ObservedCluster(
         name=metadata["name"],
         uid=metadata["uid"],
-        is_owned=any(owner.get("controller") and owner.get("uid") == job_uid for owner in owners),
+        is_owned=is_owned,
+        is_of_earlier_job=is_of_this_name and not is_owned,
         has_other_key=annotations.get(KEY_ANNOTATION, key_id) != key_id,
         release=_text(annotations.get(RELEASE_ANNOTATION)),
         is_deleting="deletionTimestamp" in metadata,
         is_suspended=bool(spec.get("suspend")),
+        is_queued=QUEUE_LABEL in _map(metadata.get("labels")),
         manifest=_manifest_name(spec),
         desired_workers=_desired_workers(spec),
     )
@@ -149,8 +157,19 @@ def find_pods_refusal(cluster: Raw) -> PodProblem | None:
             reason = str(condition.get("reason", ""))
             detail = " ".join(str(condition.get("message", "")).removeprefix(reason).split())
             if reason.startswith("FailedCreate"):
-                return PodProblem("PodsRefused", f"Kubernetes refuses its pods: {detail}")
+                message = f"Kubernetes refuses its pods: {detail}{_quota_advice(detail)}"
+                return PodProblem("PodsRefused", message, not is_quota_used_up(detail))
     return None
+
+
+def _quota_advice(detail: str) -> str:
+    """Return what to do about a quota that counts what some container does not state."""
+    if "must specify" not in detail:
+        return ""
+    return (
+        "; set it for all pods in resources.head and nodePools[].resources (cpu, cpuLimit, memory, "
+        "ephemeralStorage), or give the namespace a LimitRange with defaults"
+    )
 
 
 def parse_pod(raw: Raw) -> ObservedPod:
@@ -174,6 +193,8 @@ def parse_pod(raw: Raw) -> ObservedPod:
         created=_time(metadata["creationTimestamp"]),
         owner=owner.get("uid") if is_of_cluster else None,
         owner_name=owner.get("name") if is_of_cluster else None,
+        is_bound=_text(_map(raw.get("spec")).get("nodeName")) is not None
+        and status.get("phase") not in ("Succeeded", "Failed"),
         pool=None if is_head else _text(labels.get("ray.io/group")),
         deletion_time=None if deletion is None else _time(deletion),
         address=_text(status.get("podIP")),
@@ -196,6 +217,10 @@ def find_pod_problem(raw: Raw) -> PodProblem | None:
     if status.get("reason") == "Evicted":
         return PodProblem("Evicted", f"its node has evicted it: {status.get('message', '')}")
     for condition in _maps(status.get("conditions")):
+        # Set by drains, preemptions, taints, the garbage collection of pods, and kubelets.
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            cause = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+            return PodProblem("Disrupted", f"Kubernetes ends it: {cause}")
         if condition.get("type") == "PodScheduled" and condition.get("reason") == "Unschedulable":
             return PodProblem("Unschedulable", f"no node fits: {condition.get('message', '')}")
     return next(_container_problems(status), None)
@@ -217,9 +242,12 @@ def _container_problems(status: Raw) -> Iterator[PodProblem]:
                 "raise the resources of its pool (or of the head)",
             )
         elif reason in IMAGE_REASONS:
-            yield PodProblem("ImagePull", f"image {container.get('image')}: {reason}: {detail}")
+            message = f"image {container.get('image')}: {reason}: {detail}"
+            # Other reasons may be those of a registry that is away for a while.
+            yield PodProblem("ImagePull", message, reason in WRONG_IMAGE_REASONS)
         elif reason in CONFIGURATION_REASONS:
-            yield PodProblem("Configuration", f"container {name}: {detail}")
+            is_missing = reason == "CreateContainerConfigError"  # a Secret or a ConfigMap
+            yield PodProblem("Configuration", f"container {name}: {detail}", is_missing)
         elif reason == "CrashLoopBackOff":
             code = before.get("exitCode")
             yield PodProblem(

@@ -44,7 +44,13 @@ def spawn(processes: int) -> Executor:
     """Return a pool of processes that end with this one, however it ends."""
     # Forked processes would inherit locks in the state in which this one's threads hold them.
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, mp_context=context, initializer=end_with_parent)
+    return ProcessPoolExecutor(processes, mp_context=context, initializer=begin_planning)
+
+
+def begin_planning() -> None:
+    """Prepare a planner's process: it ends with its parent, and leaves the CPUs to it."""
+    os.nice(10)  # a plan takes seconds; the operator must answer and renew its Lease meanwhile
+    end_with_parent()
 
 
 def end_with_parent() -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from rlhf_kube.errors import Forbidden
 from rlhf_kube.kinds import Kind
-from rlhf_kube.protocol import Kube
-from rlhf_operator.decide.observed import ObservedCluster
+from rlhf_kube.protocol import Kube, Manifest
+from rlhf_operator.decide.observed import ObservedCluster, OtherRelease
 from rlhf_operator.identity import Identity
 
 log = logging.getLogger(__name__)
-RECHECK_SECONDS = 300.0
+RECHECK_SECONDS = 15.0
+STOPPED_SECONDS = 90.0
+"""A Lease that was not renewed for this long has no replica that acts. Clocks may differ a bit."""
 
 
 @dataclass
@@ -23,10 +26,11 @@ class Releases:
     kube: Kube
     identity: Identity
     clock: Callable[[], float]
-    _checked: dict[str, tuple[float, bool]] = field(default_factory=dict)
+    now: Callable[[], datetime]
+    _checked: dict[str, tuple[float, OtherRelease | None]] = field(default_factory=dict)
     """By release: time of the last check, and its result."""
 
-    def other(self, clusters: Iterable[ObservedCluster]) -> str | None:
+    def other(self, clusters: Iterable[ObservedCluster]) -> OtherRelease | None:
         """Return the other release that manages a job with these clusters. None: this one does.
 
         Raises:
@@ -37,30 +41,39 @@ class Releases:
             is_foreign = cluster.is_owned and cluster.has_other_key
             if is_foreign and cluster.release not in (None, self.identity.release):
                 assert cluster.release is not None
-                if self._is_installed(cluster.release):
-                    return cluster.release
+                release = self._find(cluster.release)
+                if release is not None:
+                    return release
         return None
 
-    def _is_installed(self, release: str) -> bool:
-        checked, is_installed = self._checked.get(release, (float("-inf"), False))
+    def _find(self, name: str) -> OtherRelease | None:
+        checked, release = self._checked.get(name, (float("-inf"), None))
         if self.clock() - checked >= RECHECK_SECONDS:
-            is_installed = self._has_lease(release)
-            if is_installed:
+            before, release = release, self._read(name)
+            if release is not None and before is None:
                 log.warning(
                     "the operator %s has clusters of jobs, which this one (%s) does not touch",
-                    release,
+                    name,
                     self.identity.release,
                     extra={"reason": "OtherRelease"},
                 )
-            self._checked[release] = (self.clock(), is_installed)
-        return is_installed
+            self._checked[name] = (self.clock(), release)
+        return release
 
-    def _has_lease(self, release: str) -> bool:
+    def _read(self, release: str) -> OtherRelease | None:
         namespace, is_name, name = release.partition("/")
         if not is_name:
-            return False  # an operator outside of a cluster has no Lease
+            return None  # an operator outside of a cluster has no Lease
         try:
-            return self.kube.get(Kind.LEASE, namespace, name) is not None
+            lease = self.kube.get(Kind.LEASE, namespace, name)
         except Forbidden:
             # The release may exist: better leave its clusters alone than delete them.
-            return True
+            return OtherRelease(release, acts=True)
+        return None if lease is None else OtherRelease(release, self._is_renewed(lease))
+
+    def _is_renewed(self, lease: Manifest) -> bool:
+        spec = lease.get("spec") or {}
+        if not spec.get("holderIdentity") or not spec.get("renewTime"):
+            return False
+        age = self.now() - datetime.fromisoformat(spec["renewTime"])
+        return age.total_seconds() < STOPPED_SECONDS

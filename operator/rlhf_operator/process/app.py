@@ -48,6 +48,12 @@ DELETED = "DELETED"
 """Type of the event of a deletion, and of an object that loses the selected label."""
 
 
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class App:
     """All parts that run in the event loop."""
@@ -60,13 +66,37 @@ class App:
     queue: JobQueue = field(default_factory=JobQueue)
     is_started: bool = False
     """True once a watch has started; it may not have listed its objects yet."""
-    is_standby: bool = False
-    """True while another replica is the leader."""
+    _leads: asyncio.Event = field(default_factory=_set_event)
+    """Set while no other replica is the leader."""
     _digests: dict[Key, int] = field(default_factory=dict)
     """By job, a digest of all that others write."""
     _relisted: float | None = None
     """Time when a restarted watch last reported its list, or a list failed. None: not since the
     last resync."""
+
+    @property
+    def is_standby(self) -> bool:
+        """True while another replica is the leader."""
+        return not self._leads.is_set()
+
+    def set_leading(self, leads: bool) -> None:
+        """Begin or cease to be the leader."""
+        if leads:
+            self._leads.set()
+            # Another replica may have changed them all.
+            for key in self._digests:
+                self.queue.add(key)
+        else:
+            self._leads.clear()
+            # The leader has the series of all jobs.
+            self.reconciler.metrics.forget_jobs()
+
+    async def stand_by(self, stop: Stop) -> None:
+        """Wait until this replica leads, or until stop is set."""
+        waits = [asyncio.create_task(one.wait()) for one in (self._leads, stop)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
     async def run(self, stop: Stop) -> None:
         """Watch and work until stop is set, or until a part fails.
@@ -193,7 +223,9 @@ class App:
         if type == DELETED:
             self._digests.pop(key, None)
             self.kube.drop(Kind.JOB, manifest)
-            self.queue.add(key)
+            # Others may wait for its folder.
+            for changed in (key, *self.kube.folders.overlapping(manifest)):
+                self.queue.add(changed)
             return
         self.kube.put(Kind.JOB, manifest)
         # Every status write of the operator causes an event, too. Without the digest each reconcile
@@ -203,11 +235,13 @@ class App:
         has_changed = self._digests.get(key) != digest
         self._digests[key] = digest
         # At a start there may be thousands of ended jobs: they only get their metrics.
-        if type is None and is_settled(manifest):
+        if type is None and is_settled(manifest) and not self.is_standby:
             metrics = self.reconciler.metrics
             metrics.set_job(*key, read_status(manifest.get("status")), self.reconciler.now())
-        elif has_changed or type is None:  # else the operator itself wrote the status
+        elif has_changed:  # else the operator itself wrote the status
             self.queue.add(key)
+        elif type is None:
+            self.queue.add_if_idle(key)
 
     async def on_cluster(self, event: Event) -> None:
         """Handle a change of a job's RayCluster."""
@@ -215,20 +249,31 @@ class App:
 
     async def on_pod(self, event: Event) -> None:
         """Handle a change of a job's pod."""
-        problem = named_problem(parse_pod(event["object"]))
+        pod = parse_pod(event["object"])
+        problem = named_problem(pod)
         key = job_key(Kind.POD, event["object"]["metadata"])
         # KubeRay deletes a failed pod at once, and its problem with it: keep that.
         if key and problem and problem.outlives_pod and event["type"] != DELETED:
-            self.reconciler.observer.remember(key, problem)
+            self.reconciler.observer.remember(key, pod.owner, problem)
         self._on_child(Kind.POD, event)
 
     def _on_child(self, kind: Kind, event: Event) -> None:
         self._record_list(event)
-        manifest = event["object"]
-        (self.kube.drop if event["type"] == DELETED else self.kube.put)(kind, manifest)
+        type, manifest = event["type"], event["object"]
         key = job_key(kind, manifest["metadata"])
-        if key is not None:
+        if type == DELETED:
+            self.kube.drop(kind, manifest)
+            is_news = True
+        else:
+            is_news = self.kube.put(kind, manifest)
+        if key is None:
+            return
+        # A watch that begins anew lists everything. That must not end the back-off of a job: if
+        # rights are lost, watches begin anew all the time.
+        if is_news or type is not None:
             self.queue.add(key)
+        else:
+            self.queue.add_if_idle(key)
 
     async def _ping(self) -> None:
         while True:

@@ -50,11 +50,15 @@ class Health:
     """Seconds since Kubernetes last answered."""
     is_started: Callable[[], bool]
     """True once its watches have started."""
+    definition_problem: Callable[[], str] = str
+    """Describes a definition of RLHFJob that does not fit this operator. Empty: it fits, so far."""
 
     def problem(self, path: str) -> str | None:
         """Return why the answer is negative. None: it is positive."""
         if path == "/readyz" and not self.is_started():
             return "it does not watch the jobs yet"
+        if path == "/readyz" and (problem := self.definition_problem()):
+            return problem
         # A hung connection is repaired by a restart of the process.
         age = self.answer_age()
         if age > MAX_ANSWER_AGE_SECONDS:

@@ -6,8 +6,8 @@ Lease's duration by the observer's clock: the clocks of two nodes need not agree
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,6 @@ from typing import Any
 from rlhf_kube.errors import Conflict, KubeError
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Kube
-from rlhf_operator.process.stop import Stop
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 15
@@ -25,11 +24,14 @@ LEASE_SECONDS = 15
 RENEW_SECONDS = 5.0
 """Between two renewals, and between two tries to acquire the Lease."""
 GIVE_UP_SECONDS = 10.0
-"""A holder that cannot renew for this long stops acting: another replica may soon take over."""
+"""A holder that cannot renew for this long does not act: another replica may soon take over."""
+
+LEASE_ANSWER_SECONDS = 5.0
+"""Time limit for an answer to a request about the Lease."""
 
 
-class LeaseLost(Exception):
-    """Another replica may act: this one ends, and is started again."""
+class NotLeading(Exception):
+    """Another replica may act: this one does nothing."""
 
 
 @dataclass
@@ -40,7 +42,9 @@ class Leadership:
     namespace: str
     name: str
     identity: str
-    """Unique name of this replica."""
+    """Unique name of this replica's process."""
+    pod: str = ""
+    """Begin of the identities of all processes in this pod. Empty: unknown."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _observed: tuple[str, str] = ("", "")
@@ -59,7 +63,7 @@ class Leadership:
             return self.kube.create(self._lease(transitions=0))
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
-        if holder not in ("", self.identity) and not self._has_expired(spec):
+        if not self._is_own(holder) and not self._has_expired(spec):
             return False
         # Kubernetes counts the changes of holder in leaseTransitions.
         moved = int(holder != self.identity)
@@ -89,6 +93,10 @@ class Leadership:
             force=True,
         )
 
+    def _is_own(self, holder: str) -> bool:
+        # An earlier process in this pod has ended: its container runs once at a time.
+        return holder in ("", self.identity) or bool(self.pod) and holder.startswith(f"{self.pod}-")
+
     def _has_expired(self, spec: Mapping[str, Any]) -> bool:
         observed = (str(spec.get("holderIdentity")), str(spec.get("renewTime")))
         if observed != self._observed:
@@ -112,44 +120,91 @@ class Leadership:
         }
 
 
-async def wait_to_lead(leadership: Leadership, stop: Stop) -> bool:
-    """Wait until this replica holds the Lease. False: stop was set before."""
-    is_waiting = False
-    while not stop.is_set():
-        try:
-            if await asyncio.to_thread(leadership.acquire):
-                log.info("holds the Lease %s", leadership.name)
-                return True
-            if not is_waiting:
-                log.info("another replica holds the Lease %s: standing by", leadership.name)
-            is_waiting = True
-        except KubeError as error:
-            log.warning("the Lease %s cannot be acquired: %s", leadership.name, error)
-        await stop.pause(RENEW_SECONDS)
-    return False
+class Leader:
+    """Competes for the Lease until it is closed, in a thread of its own.
 
-
-async def keep_leading(leadership: Leadership, stop: Stop) -> None:
-    """Renew the Lease until stop is set.
-
-    Raises:
-        LeaseLost: another replica may hold it.
+    A Lease that is lost ends nothing: the replica does not act until it holds the Lease again.
     """
-    renewed = leadership.clock()
-    while not stop.is_set():
-        await stop.pause(RENEW_SECONDS)
-        if stop.is_set():
-            return
+
+    # The thread has its own connection, too: a renewal waits for nothing else in this process but
+    # its turn at the interpreter.
+
+    def __init__(self, lease: Leadership) -> None:
+        self._lease = lease
+        self._on_change: Callable[[bool], None] = lambda leads: None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._compete, name="lease", daemon=True)
+        # Time of the request of the last renewal. None: another replica may hold the Lease.
+        self._renewed: float | None = None
+        # Result of the last request. None: there was none.
+        self._was_held: bool | None = None
+        self._is_late = False
+
+    def start(self, on_change: Callable[[bool], None]) -> None:
+        """Start to compete.
+
+        on_change: called in the thread at first and at every change, with True if this replica
+            holds the Lease, with False if another one does.
+        """
+        self._on_change = on_change
+        self._thread.start()
+
+    def may_act(self) -> bool:
+        """True if no other replica can hold the Lease now."""
+        renewed = self._renewed
+        return renewed is not None and self._lease.clock() - renewed < GIVE_UP_SECONDS
+
+    def close(self) -> None:
+        """Stop, and give the Lease back.
+
+        Raises:
+            KubeError: it cannot be given back; the others wait until it expires.
+        """
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._renewed is not None:
+            self._renewed = None
+            self._lease.release()
+
+    def _compete(self) -> None:
+        while not self._closing.is_set():
+            self.try_once()
+            self._closing.wait(RENEW_SECONDS if self._renewed is None or self.may_act() else 1.0)
+
+    def try_once(self) -> None:
+        """Acquire or renew the Lease once; log what has changed."""
+        self._note_lateness()  # the process may have stood still
         # Others may count the duration from the request on, which precedes its answer.
-        requested = leadership.clock()
+        requested = self._lease.clock()
         try:
-            async with asyncio.timeout(max(0.1, renewed + GIVE_UP_SECONDS - requested)):
-                if not await asyncio.to_thread(leadership.acquire):
-                    raise LeaseLost(f"another replica has taken the Lease {leadership.name}")
-            renewed = requested
-        except TimeoutError:
-            log.warning("the Lease %s could not be renewed in time", leadership.name)
+            is_held = self._lease.acquire()
         except KubeError as error:
-            log.warning("the Lease %s cannot be renewed: %s", leadership.name, error)
-        if leadership.clock() - renewed >= GIVE_UP_SECONDS:
-            raise LeaseLost(f"the Lease {leadership.name} could not be renewed in time")
+            log.warning("the Lease %s cannot be acquired or renewed: %s", self._lease.name, error)
+            self._note_lateness()
+            return
+        except Exception:  # the thread must not end: without it nobody acts
+            log.exception("the Lease %s cannot be acquired or renewed", self._lease.name)
+            return
+        self._renewed = requested if is_held else None
+        if is_held != self._was_held:
+            self._was_held = is_held
+            self._is_late = False
+            if is_held:
+                log.info("holds the Lease %s", self._lease.name)
+            else:
+                log.info("another replica holds the Lease %s: standing by", self._lease.name)
+            self._on_change(is_held)
+        self._note_lateness()
+
+    def _note_lateness(self) -> None:
+        is_late = self._renewed is not None and not self.may_act()
+        if is_late and not self._is_late:
+            log.warning(
+                "the Lease %s was not renewed in time: nothing is done until it is",
+                self._lease.name,
+                extra={"reason": "LeaseLate"},
+            )
+        if self._is_late and not is_late:
+            log.info("the Lease %s is renewed: reconciling goes on", self._lease.name)
+        self._is_late = is_late

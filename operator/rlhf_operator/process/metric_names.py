@@ -72,7 +72,7 @@ JOB_TOKENS_PER_SECOND: Final = Metric(
     _JOB,
     "Prompt and response tokens per second of the last step.",
 )
-JOB_GPUS: Final = Metric("rlhf_job_gpus", "gauge", _JOB, "GPUs of the job's cluster.")
+JOB_GPUS: Final = Metric("rlhf_job_gpus", "gauge", _JOB, "GPUs that the job's pods occupy.")
 JOB_RESTARTS: Final = Metric(
     "rlhf_job_restarts", "gauge", _JOB, "Restarts so far: of workers, drivers and clusters."
 )
@@ -81,6 +81,27 @@ JOB_LAST_REPORT: Final = Metric(
     "gauge",
     _JOB,
     "Time of the driver's last report, in seconds since 1970.",
+)
+JOB_CHECKPOINT_STEP: Final = Metric(
+    "rlhf_job_checkpoint_step", "gauge", _JOB, "Steps in the newest checkpoint."
+)
+JOB_CHECKPOINT_TIME: Final = Metric(
+    "rlhf_job_checkpoint_timestamp_seconds",
+    "gauge",
+    _JOB,
+    "Time of the newest checkpoint, in seconds since 1970.",
+)
+JOB_CHECKPOINTS_FAILING: Final = Metric(
+    "rlhf_job_checkpoints_failing",
+    "gauge",
+    _JOB,
+    "1 while the job's condition CheckpointsFailing is true, else 0.",
+)
+JOB_CHECKPOINT_FAILURES: Final = Metric(
+    "rlhf_job_checkpoint_failures_total",
+    "counter",
+    _JOB,
+    "Checkpoints that could not be written since the job was created.",
 )
 JOB_PHASE: Final = Metric(
     "rlhf_job_phase",
@@ -105,5 +126,9 @@ METRICS: Final = (
     JOB_GPUS,
     JOB_RESTARTS,
     JOB_LAST_REPORT,
+    JOB_CHECKPOINT_STEP,
+    JOB_CHECKPOINT_TIME,
+    JOB_CHECKPOINTS_FAILING,
+    JOB_CHECKPOINT_FAILURES,
     JOB_PHASE,
 )

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from rlhf_api.status import RLHFJobStatus
+from rlhf_api.status import ConditionType, RLHFJobStatus
+from rlhf_operator.decide.predicates import find_condition
 from rlhf_operator.process import metric_names as names
 from rlhf_operator.process.metric_names import Metric
 
@@ -27,6 +28,9 @@ JOB_GAUGES = (
     names.JOB_GPUS,
     names.JOB_RESTARTS,
     names.JOB_LAST_REPORT,
+    names.JOB_CHECKPOINT_STEP,
+    names.JOB_CHECKPOINT_TIME,
+    names.JOB_CHECKPOINTS_FAILING,
 )
 
 
@@ -52,6 +56,8 @@ class Metrics:
         self._jobs = self._gauge(names.JOBS)
         self._phase = self._gauge(names.JOB_PHASE)
         self._job_gauges = {metric: self._gauge(metric) for metric in JOB_GAUGES}
+        self._checkpoint_failures = self._counter(names.JOB_CHECKPOINT_FAILURES)
+        self._counted_failures: dict[tuple[str, str], int] = {}
         self._ended: dict[tuple[str, str], datetime] = {}
         """End of the ended jobs that still have series."""
         self._phases: dict[tuple[str, str], str] = {}
@@ -92,12 +98,21 @@ class Metrics:
         if is_over:
             self._remove_series(namespace, job)
             return
+        self._ended.pop(key, None)  # that of a deleted job of this name
         if ended is not None:
             self._ended[key] = ended
+        is_failing = find_condition(status, ConditionType.CHECKPOINTS_FAILING) is not None
         values: dict[Metric, float | None] = {
             names.JOB_GPUS: status.gpus,
             names.JOB_RESTARTS: status.restarts.total,
+            names.JOB_CHECKPOINTS_FAILING: is_failing,
         }
+        saved = status.checkpoint
+        if saved is not None:
+            values[names.JOB_CHECKPOINT_STEP] = saved.step
+            time = saved.time
+            values[names.JOB_CHECKPOINT_TIME] = None if time is None else time.timestamp()
+        self._count_failures(key, status.checkpoint_failures)
         progress = status.progress
         if progress is not None:
             values |= {
@@ -107,9 +122,18 @@ class Metrics:
                 names.JOB_TOKENS_PER_SECOND: progress.tokens_per_second,
                 names.JOB_LAST_REPORT: progress.last_report_time.timestamp(),
             }
-        for metric, value in values.items():
-            if value is not None:
-                self._job_gauges[metric].labels(namespace, job).set(value)
+        for metric, gauge in self._job_gauges.items():
+            value = values.get(metric)
+            if value is None:  # the value of a deleted job of this name may be left
+                self._remove(gauge, namespace, job)
+            else:
+                gauge.labels(namespace, job).set(value)
+
+    def _count_failures(self, key: tuple[str, str], total: int) -> None:
+        # The status has the total: the counter goes on where that of another operator has ended.
+        more = total - self._counted_failures.get(key, 0)
+        self._counted_failures[key] = total
+        self._checkpoint_failures.labels(*key).inc(max(0, more))
 
     def forget_job(self, namespace: str, job: str) -> None:
         """Remove the series of a deleted job."""
@@ -120,6 +144,11 @@ class Metrics:
         self._remove(self._phase, namespace, job, before)
         self._remove_series(namespace, job)
 
+    def forget_jobs(self) -> None:
+        """Remove the series of all jobs."""
+        for key in list(self._phases):
+            self.forget_job(*key)
+
     def forget_ended(self, now: datetime) -> None:
         """Remove the series of jobs that ended long ago; they are still counted."""
         for (namespace, job), ended in list(self._ended.items()):
@@ -129,8 +158,10 @@ class Metrics:
 
     def _remove_series(self, namespace: str, job: str) -> None:
         self._ended.pop((namespace, job), None)
+        self._counted_failures.pop((namespace, job), None)
         for gauge in self._job_gauges.values():
             self._remove(gauge, namespace, job)
+        self._remove(self._checkpoint_failures, namespace, job)
 
     def _set_phase(self, namespace: str, job: str, phase: str, is_over: bool) -> None:
         # A job counts in one phase: leave the one before, whose series would else stay at 1.
@@ -146,8 +177,8 @@ class Metrics:
             self._phase.labels(namespace, job, phase).set(1)
 
     @staticmethod
-    def _remove(gauge: Gauge, *labels: str) -> None:
+    def _remove(metric: Gauge | Counter, *labels: str) -> None:
         try:
-            gauge.remove(*labels)
+            metric.remove(*labels)
         except KeyError:  # it never had a value
             return

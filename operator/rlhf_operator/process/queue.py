@@ -40,6 +40,11 @@ class JobQueue:
         self._cancel(key)
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
+    def add_if_idle(self, key: Key) -> None:
+        """Reconcile a job as soon as possible unless a time for it is set."""
+        if key not in self._timers:
+            self.add(key)
+
     async def take(self) -> AsyncIterator[Key]:
         """Yield jobs to reconcile; a job is busy until the next one is requested."""
         while True:

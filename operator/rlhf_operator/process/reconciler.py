@@ -10,8 +10,16 @@ from typing import Any, Protocol
 
 from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.status import RLHFJobStatus
-from rlhf_kube.errors import Conflict, KubeError, NotFound, NotInstalled, Refused
+from rlhf_kube.errors import (
+    Conflict,
+    KubeError,
+    NotFound,
+    NotInstalled,
+    Refused,
+    UnknownField,
+)
 from rlhf_kube.kinds import Kind
+from rlhf_operator.apply.event_limit import EventLimit
 from rlhf_operator.apply.performer import Performer
 from rlhf_operator.clients.cached_kube import CachedKube, Key
 from rlhf_operator.clients.head.protocol import HeadRefused, HeadUnreachable
@@ -23,6 +31,7 @@ from rlhf_operator.decide.reconcile import reconcile
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.observe.observer import Observer
 from rlhf_operator.observe.ray_heads import RayHeads
+from rlhf_operator.process.leadership import NotLeading
 from rlhf_operator.process.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -55,7 +64,12 @@ class Reconciler:
     metrics: Metrics
     in_thread: InThread
     settings: Settings = field(default_factory=Settings)
+    may_act: Callable[[], bool] = lambda: True
+    """False while another replica may act."""
     now: Callable[[], datetime] = utc_now
+    event_limit: EventLimit = field(default_factory=EventLimit)
+    definition_problem: str = ""
+    """Error of the last write of a status, if the definition of RLHFJob lacks one of its fields."""
 
     async def reconcile(self, key: Key, on_planned: Callable[[], None]) -> float | None:
         """Bring a job one step closer to its desired state.
@@ -68,7 +82,9 @@ class Reconciler:
 
         Raises:
             KubeError: a read or write failed; reconcile again later.
+            NotLeading: another replica may act; nothing more was done.
         """
+        self._require_leadership()
         try:
             return await self._reconcile(key, on_planned)
         # The cached version is stale, or its kind was deleted and all jobs with it.
@@ -93,6 +109,7 @@ class Reconciler:
 
     def _decide(self, key: Key, observed: Observed) -> Decision:
         decision = reconcile(observed, self.settings, self.now())
+        self._require_leadership()
         # Before any action: with another operator's newer status the write is a conflict, and
         # nothing is done.
         if decision.status != observed.job.status:
@@ -104,16 +121,28 @@ class Reconciler:
             self._record_event(key, observed.job, event)
         return decision
 
+    def _require_leadership(self) -> None:
+        # A look at a slow head may take longer than the Lease lasts.
+        if not self.may_act():
+            raise NotLeading
+
     def _record_event(self, key: Key, job: ObservedJob, event: JobEvent) -> None:
         extra = {"job": "/".join(key), "reason": event.reason}
         log.info("%s", event.message, extra=extra)
+        if not self.event_limit.allows(job.uid, event.reason, self.now()):
+            return
         try:
             self.performer.record_event(job, event)
         except KubeError as error:  # events are for people: a job does not wait for them
             log.warning("no event could be written: %s", error, extra=extra)
 
     def _write(self, job: ObservedJob, status: RLHFJobStatus, version: str) -> None:
-        self.kube.apply_status(status_manifest(job, status, version))
+        try:
+            self.kube.apply_status(status_manifest(job, status, version))
+        except UnknownField as error:
+            self.definition_problem = str(error)
+            raise
+        self.definition_problem = ""
 
     async def _act(self, key: Key, observed: Observed, decision: Decision) -> float | None:
         """Perform the actions in order; what fails is tried again in the next reconcile."""
@@ -122,6 +151,7 @@ class Reconciler:
         current = observed.with_status(decision.status)
         try:
             for action in decision.actions:
+                self._require_leadership()
                 if isinstance(action, HeadAction):
                     await self.heads.perform(current, action)
                 else:
@@ -138,9 +168,11 @@ class Reconciler:
         try:
             self.performer.perform(observed.job, action)
         except Refused as error:
-            status = record_refused_action(observed, action, error, self.settings, self.now())
-            if status != observed.job.status:
-                self._write_refusal(observed.job, status)
+            decision = record_refused_action(observed, action, error, self.settings, self.now())
+            if decision.status != observed.job.status:
+                self._write_refusal(observed.job, decision.status)
+                for event in decision.events:
+                    self._record_event(key, observed.job, event)
             raise
 
     def _restore(self, key: Key, observed: Observed, action: RestoreOwnedObjects) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rlhf_kube.errors import Conflict, KubeError, NotFound
 from rlhf_operator.clients.cached_kube import Key
 from rlhf_operator.decide.api_errors import operator_reason
+from rlhf_operator.process.leadership import NotLeading
 from rlhf_operator.process.metrics import Metrics
 from rlhf_operator.process.queue import JobQueue
 from rlhf_operator.process.reconciler import Reconciler
@@ -19,6 +20,8 @@ MAX_CONCURRENT_RECONCILES = 2048
 """Many, as most of them wait: for their namespace's turn, or for a head."""
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
+STANDBY_SECONDS = 2.0
+"""Wait while another replica may act."""
 BUG = "Bug"
 """Reason of unexpected errors."""
 
@@ -55,6 +58,9 @@ class Workers:
             self._failures.pop(key, None)
             if requeue_after is not None:
                 self.queue.add_after(key, requeue_after)
+        except NotLeading:
+            self.queue.add_after(key, STANDBY_SECONDS)
+            return
         except Exception as error:  # an error of one job must not end the worker
             outcome = "failed"
             self._retry_later(key, error)

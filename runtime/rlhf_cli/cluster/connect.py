@@ -13,7 +13,7 @@ from rlhf_kube.protocol import Caller, Cluster
 
 MIN_VERSION = (1, 29)
 """First Kubernetes version that enforces all validation rules of the RLHFJob CRD."""
-CALLER = Caller("rlhf", "you", answer_seconds=60.0)
+CALLER = Caller("rlhf", "you", answer_seconds=60.0, busy_seconds=30.0)
 
 
 @dataclass(frozen=True)

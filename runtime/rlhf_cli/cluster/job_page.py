@@ -32,6 +32,7 @@ STYLES: Mapping[str, str] = {
 BAD: Mapping[str, str] = {
     ConditionType.STALLED: ConditionStatus.TRUE,
     ConditionType.FAILED: ConditionStatus.TRUE,
+    ConditionType.CHECKPOINTS_FAILING: ConditionStatus.TRUE,
     ConditionType.ACCEPTED: ConditionStatus.FALSE,
 }
 """The status of a condition that is shown in red."""
@@ -45,7 +46,7 @@ def job_page(job: Job, now: datetime, *, short: bool = False) -> RenderableType:
         short: leave out conditions and artifacts until the job has ended.
     """
     rows: list[RenderableType] = [_title(job, now), *_reason(job), *_progress(job), *_plan(job)]
-    rows += [*_devices(job), *_restarts(job, now), *_checkpoint(job)]
+    rows += [*_devices(job), *_restarts(job, now), *_checkpoint(job, now), *_takeover(job)]
     # Redrawn several times a second, the page has to fit on a screen.
     if not short or job.has_ended:
         rows += [*_artifacts(job), *_conditions(job, now)]
@@ -150,9 +151,23 @@ def _restarts(job: Job, now: datetime) -> list[RenderableType]:
     return [_row("restarts", _plain(text))]
 
 
-def _checkpoint(job: Job) -> list[RenderableType]:
-    saved = job.status.checkpoint
-    return [] if saved is None else [_row("checkpoint", _plain(f"step {saved.step}, {saved.path}"))]
+def _checkpoint(job: Job, now: datetime) -> list[RenderableType]:
+    status, saved = job.status, job.status.checkpoint
+    failing = any(entry.type is ConditionType.CHECKPOINTS_FAILING for entry in status.conditions)
+    rows = []
+    if saved is not None:
+        since = "" if saved.time is None else f", {age(saved.time, now)} old"
+        rows.append(_row("checkpoint", _plain(f"step {saved.step}{since}, {saved.path}")))
+    if status.checkpoint_failures or failing:
+        text = f"{status.checkpoint_failures} checkpoints could not be written"
+        now_text = "; they still fail, see the conditions" if failing else ""
+        rows.append(_row("not saved", _plain(text + now_text, "red" if failing else "")))
+    return rows
+
+
+def _takeover(job: Job) -> list[RenderableType]:
+    takeover = job.status.takeover
+    return [_row("folder", _plain(takeover))] if takeover else []
 
 
 def _artifacts(job: Job) -> list[RenderableType]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,5 +66,7 @@ def cancel_text(job: Job) -> str:
 
 
 def _confirmed() -> bool:
-    # A script cannot answer, so it has to give --yes.
-    return sys.stdin.isatty() and typer.confirm("Delete it?", default=False)
+    try:
+        return typer.confirm("Delete it?", default=False)
+    except typer.Abort:  # nobody is there to answer
+        return False

@@ -7,7 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rlhf_api.on_cluster import CODE_FOLDER, REPORT_PORT, job_from_submission
+from rlhf_api.on_cluster import (
+    CODE_FOLDER,
+    JOB_UID_VARIABLE,
+    REPORT_PORT,
+    job_from_submission,
+)
 from rlhf_cli.options import Filename, Inject, Manifest
 
 
@@ -40,6 +45,10 @@ def drive(
     code: Annotated[
         Path, typer.Option(help="Mount point of spec.code in every pod of the cluster.")
     ] = Path(CODE_FOLDER),
+    job_uid: Annotated[
+        str | None,
+        typer.Option(envvar=JOB_UID_VARIABLE, help="Uid of the RLHFJob, from the operator."),
+    ] = None,
     inject: Inject = None,
     _filename: Filename = False,
 ) -> None:
@@ -52,4 +61,8 @@ def drive(
     from rlhf_cli.driver import DriverStart, drive_job
 
     faults = tuple(inject or ())
-    drive_job(DriverStart(file, output, submission_id, report_port, ray_address, code, faults))
+    drive_job(
+        DriverStart(
+            file, output, submission_id, report_port, ray_address, code, job_uid, inject=faults
+        )
+    )

@@ -109,7 +109,8 @@ def _unfinished_job(cluster: Cluster, name: str, verb: str) -> Job:
     if job.has_ended:
         raise JobHasEnded(
             f"there is nothing to {verb}: got {job.name}, which has ended "
-            f"({job.status.phase}); submit it under another name to run it again"
+            f"({job.status.phase}); delete it and submit it again to continue from its "
+            "checkpoints, or submit it under another name"
         )
     return job
 

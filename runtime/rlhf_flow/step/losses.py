@@ -217,7 +217,7 @@ class ValueLoss(_RowMaskedLoss):
     returns: Credits = columns.RETURNS
     """The column of the targets."""
     finished: MaybeValid = None
-    """As in ClippedLoss."""
+    """See ClippedLoss."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,6 +40,8 @@ class ScoringReport:
     which it abstained."""
     failures: Mapping[str, tuple[Failure, ...]]
     """First failures of every reward that had some, by its name."""
+    notices: tuple[str, ...] = ()
+    """Texts for users."""
 
 
 @dataclass(frozen=True)

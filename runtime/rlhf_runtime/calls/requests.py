@@ -71,6 +71,8 @@ class CallRequest:
     that exist. A call that generates with `FINISHED` leaves the other rows unfinished."""
     reads_samples: bool = True
     """False: the responses of the call's rows, if any, are the data's, not sampled ones."""
+    repetition: int = 0
+    """Earlier passes of this graph and step: all evaluations of a warm start belong to step 0."""
     batch_slice: Slice = Slice(0, 1)
     """A host's slice of the rows. A rank's slice follows from its coordinates in the mesh."""
 
@@ -93,7 +95,7 @@ class CallRequest:
                 self.incarnation,
             ),
             *(shapes, self.mini_batches, self.round, self.num_weight_changes),
-            *(self.subset.value, self.reads_samples),
+            *(self.subset.value, self.reads_samples, self.repetition),
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
@@ -124,7 +126,8 @@ class CallRequest:
     def from_message(header: bytes, own: bytes) -> CallRequest:
         """Deserialize; the inverse of `header` and `to_message`."""
         (call, step, graph, incarnation, *rest) = pickle.loads(header)
-        shapes, mini_batches, number, num_weight_changes, subset, reads_samples = rest
+        shapes, mini_batches, number, num_weight_changes, *rest = rest
+        subset, reads_samples, repetition = rest
         sources_by_batch, batch_slice = pickle.loads(own)
         sources = (
             tuple(
@@ -148,6 +151,7 @@ class CallRequest:
             num_weight_changes,
             RowSubset(subset),
             reads_samples,
+            repetition,
             Slice(*batch_slice),
         )
 

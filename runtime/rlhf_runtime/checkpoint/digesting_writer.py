@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecWriter
@@ -26,6 +26,13 @@ class DigestingWriter(FsspecWriter):
         files = _DigestingFileSystem(self.written, location.has_folders)
         files.init_path(address, **options)
         self.fs = files  # type: ignore[assignment]
+        self._location = location
+
+    def remove(self) -> None:
+        """Delete what all ranks of the pool have written; errors are ignored."""
+        # At once: on a full disk others wait for this space, also the driver's records.
+        with suppress(Exception):  # every file system has errors of its own
+            self._location.fs.rm(self._location.path, recursive=True)
 
 
 class _DigestingFileSystem(FileSystem):

@@ -50,6 +50,11 @@ class CheckpointRecord:
     checkpoint.keepBest can name. From checkpoints of earlier releases only that of this step."""
     version: int = VERSION
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of all files."""
+        return sum(file.num_bytes for file in self.files.values())
+
     def to_text(self) -> str:
         """Serialize to JSON."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from rlhf_runtime.checkpoint.digesting_writer import DigestingWriter
 from rlhf_runtime.checkpoint.record import RECORD_FILE, SavedFile
 from rlhf_runtime.checkpoint.storage import filesystem_options, resolve_storage
+from rlhf_runtime.disk_space import with_cause
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed
 
@@ -147,9 +148,13 @@ class Saver:
             writing.result()
             return writer.written
         except CheckpointException as error:
-            raise _not_written(_causes(error)) from error
+            writer.remove()
+            causes = [cause for cause, _ in error.failures.values()]
+            raise with_cause(_not_written(_causes(error)), *causes) from error
         except Exception as error:  # every file system has errors of its own
-            raise _not_written(f"{type(error).__name__}: {error}") from error
+            writer.remove()
+            text = f"{type(error).__name__}: {error}"
+            raise with_cause(_not_written(text), error) from error
         finally:
             self._staging.release(stager)
 

@@ -17,15 +17,18 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Concatenate, ParamSpec, TypeVar
 
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile, new_digest
 from rlhf_runtime.checkpoint.storage import resolve_storage
+from rlhf_runtime.disk_space import free_bytes, is_disk_full, with_cause
 from rlhf_runtime.errors import RuntimeFailure, StorageFailed, StorageInUse
+from rlhf_runtime.synced_folder import sync_folder
 
 # In object stores with the run's id; without it where folders are renamed.
 _NAME = re.compile(r"step-(\d{8})(-[0-9a-f]{8})?")
@@ -79,11 +82,12 @@ def _converting_storage_errors(
         except (RuntimeFailure, CheckpointDamaged, *_OWN_ERRORS):
             raise
         except Exception as error:
-            raise StorageFailed(
+            text = (
                 f"the storage of checkpoints fails: got {type(error).__name__}: {error} at "
                 f"{store.address}; fix what it names: address, credentials, permissions, network "
                 "or space"
-            ) from error
+            )
+            raise with_cause(StorageFailed(text), error) from error
 
     return wrapper
 
@@ -105,11 +109,16 @@ class CheckpointStore:
 
     @_converting_storage_errors
     def check_writable(self) -> None:
-        """Check that something can be written here."""
+        """Check that something can be written here, once the disk has space."""
         probe = f"{self._root}/.probe-{self._run}"
-        self._make_folder(self._root)
-        self._fs.pipe_file(probe, b"")
-        self._fs.rm(probe)
+        try:
+            self._make_folder(self._root)
+            self._fs.pipe_file(probe, b"")
+            self._fs.rm(probe)
+        except OSError as error:
+            # A run that needs space waits for it.
+            if not is_disk_full(error):
+                raise
 
     @_converting_storage_errors
     def claim(self) -> None:
@@ -149,12 +158,12 @@ class CheckpointStore:
                 # Somebody may have deleted files while others were written.
                 self._require_written(f"{name}/{file_name}", saved)
             for part in sorted({file.rpartition("/")[0] for file in record.files} | {""}):
-                _sync_folder(f"{self._root}/{name}/{part}")
+                sync_folder(f"{self._root}/{name}/{part}")
             final = f"step-{record.step:08d}"
             self._remove(final)
             # Rename last: a folder with a checkpoint's name is complete.
             os.rename(f"{self._root}/{name}", f"{self._root}/{final}")
-            _sync_folder(self._root)
+            sync_folder(self._root)
             return Checkpoint(f"{self.address}/{final}", record)
         # An earlier save of the same step, by another run.
         for other in others:
@@ -241,13 +250,53 @@ class CheckpointStore:
             self._remove(name)
 
     @_converting_storage_errors
-    def remove_unfinished(self, step: int) -> None:
-        """Remove the working folders of earlier steps."""
+    def remove_unfinished(self, step: int, writing: Collection[int]) -> None:
+        """Remove the working folders of this step and earlier ones.
+
+        Args:
+            step: the last one.
+            writing: steps whose checkpoints this run is writing; they stay.
+
+        Raises:
+            StorageInUse: another run saves here.
+        """
+        self._require_claim()
         if self._renames:
+            own = {self._working_name(number) for number in writing}
             for name in self._entries():
                 saving = name.startswith(_WORKING_PREFIX) and _NAME.search(name)
-                if saving and int(saving[1]) < step:
+                if saving and int(saving[1]) <= step and name not in own:
                     self._remove(name)
+
+    @_converting_storage_errors
+    def free_bytes(self) -> int | None:
+        """Return the free space on the disk; None where it is unknown, as in object stores."""
+        if not self._renames:
+            return None
+        with suppress(FileNotFoundError):
+            return free_bytes(self._root)
+        return None
+
+    @_converting_storage_errors
+    def written_bytes(self, step: int) -> int:
+        """Return the bytes of the checkpoint that `begin` has begun, so far; on disks only."""
+        total = 0
+        for path in Path(self._root, self._working_name(step)).rglob("*"):
+            with suppress(FileNotFoundError):  # renamed by a rank meanwhile
+                total += path.stat().st_size
+        return total
+
+    @_converting_storage_errors
+    def has_files(self, record: CheckpointRecord) -> bool:
+        """True if all files of a checkpoint exist with their sizes. Contents are not read."""
+        for name in self._names().get(record.step, []):
+            try:
+                for file_name, saved in record.files.items():
+                    self._require_written(f"{name}/{file_name}", saved)
+            except OSError:
+                continue
+            return True
+        return False
 
     def _require_claim(self) -> None:
         """Check that no other run has claimed the address since.
@@ -345,11 +394,3 @@ def _digest(file: IO[bytes]) -> str:
     while block := file.read(_BLOCK_BYTES):
         state.update(block)
     return state.hexdigest()
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

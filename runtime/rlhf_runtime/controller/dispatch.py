@@ -48,6 +48,8 @@ class StepBackend:
     incarnation: str
     calls_on_data: frozenset[str] = frozenset()
     """Ids of the calls that read no sampled responses."""
+    repetition: int = 0
+    """Earlier passes of this graph and step."""
     poll: Hook = noop
     """Called every few seconds while the driver waits for workers."""
     reports: list[Any] = field(default_factory=list)
@@ -203,6 +205,7 @@ class StepBackend:
             self._weight_changes[call.role],
             subset,
             call.id not in self.calls_on_data,
+            self.repetition,
         )
         if call.role is not None and call.changes(call.role):
             self._weight_changes[call.role] += 1

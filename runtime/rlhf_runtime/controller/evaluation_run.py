@@ -11,15 +11,15 @@ from rlhf_runtime.controller.steps import PassRunner
 from rlhf_runtime.controller.unscored_steps import unscored_evaluation
 from rlhf_runtime.controller.worker_sites import Site
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
-from rlhf_runtime.telemetry.journal import Journal
 from rlhf_runtime.telemetry.records import EvaluationRecord
+from rlhf_runtime.telemetry.run_recorder import RunRecorder
 
 
 def run_evaluation(
     job: RLHFJob,
     plan: Plan,
     settings: WorkerSettings,
-    journal: Journal,
+    recorder: RunRecorder,
     site: Site,
     step: int,
 ) -> tuple[EvaluationRecord, int]:
@@ -29,7 +29,7 @@ def run_evaluation(
         job: the manifest.
         plan: of the graphs of `trace_evaluation`.
         settings: of workers.
-        journal: receives the record.
+        recorder: receives the record.
         site: of workers.
         step: sampled responses have the random numbers of the evaluation after this step.
 
@@ -39,15 +39,15 @@ def run_evaluation(
     traced = trace_evaluation(job, plan.device)
     workers = Workers(job, plan, settings, site)
     try:
-        workers.build(journal.started)
-        journal.notice_data(workers.counts)
+        workers.build(recorder.started)
+        recorder.notice_data(workers.counts)
         graphs = {name: one.graph for name, one in traced.items()}
         runner = PassRunner(workers, graphs)
         done = runner.wait(runner.evaluate(traced[GraphName.EVALUATION].algorithm, step))
         for reward, failure in done.unscored:
-            journal.unscored(step, reward, failure)
+            recorder.unscored(step, reward, failure)
         if done.is_unscored:
-            journal.notice(unscored_evaluation(f"step {step}"))
+            recorder.notice(unscored_evaluation(f"step {step}"))
         metrics = evaluation_metrics(
             done,
             reward_roles(graphs[GraphName.EVALUATION]),
@@ -55,9 +55,9 @@ def run_evaluation(
             workers.measured,
             job.spec.data.evaluation_names,
         )
-        journal.samples(done.samples)
+        recorder.samples(done.samples)
         record = EvaluationRecord(step, metrics)
-        journal.evaluation(record)
+        recorder.evaluation(record)
     except BaseException:
         # An orderly close would wait for calls that may never return.
         workers.kill()

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from ray._private import parameter, ray_constants, services
 from ray._private import utils as ray_utils
 from ray._private.ray_logging import stdout_deduplicator
 
+from rlhf_runtime.controller.ray_patches import patched, patched_node_wait
 from rlhf_runtime.end_with_parent import idle_command
 from rlhf_runtime.errors import NotEnoughResources, RayFailed
 from rlhf_runtime.forkserver import launcher
@@ -36,8 +36,6 @@ SYSTEM_CONFIG = {
 }
 # Time limit for Ray's own processes to start.
 START_SECONDS = 180.0
-# Interval of checks during the start.
-POLL_SECONDS = 0.05
 # Errors that Ray writes to the terminal, although it also raises them.
 SUPPRESSED_OUTPUT = re.compile("A worker died or was killed while executing a task")
 _AGENT_COMMAND = re.compile(r"^(--(?:dashboard|runtime_env)_agent_command=).*")
@@ -100,7 +98,7 @@ def _init(num_workers: int, fork_server: str | None) -> None:
     started: list[subprocess.Popen[bytes]] = []
     with (
         _patched_process_start(fork_server, started),
-        _patched_node_wait(started),
+        patched_node_wait(started, START_SECONDS),
         _without_unused_services(),
     ):
         ray.init(
@@ -113,16 +111,6 @@ def _init(num_workers: int, fork_server: str | None) -> None:
             namespace="rlhf",
             _system_config=SYSTEM_CONFIG,
         )
-
-
-@contextmanager
-def _patched(owner: Any, name: str, value: object) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 def _patched_process_start(
@@ -151,7 +139,7 @@ def _patched_process_start(
         started.append(popen(words, **options, process_group=0))
         return started[-1]
 
-    return _patched(services, "ConsolePopen", start)
+    return patched(services, "ConsolePopen", start)
 
 
 def _without_agents(command: Sequence[str]) -> list[str]:
@@ -166,31 +154,6 @@ def _without_agents(command: Sequence[str]) -> list[str]:
     return [*words, f"--dashboard_agent_listen_port={_NO_PORT}"]
 
 
-def _patched_node_wait(started: list[subprocess.Popen[bytes]]) -> AbstractContextManager[None]:
-    """Patch Ray's wait for its raylet: it may take longer than 30 seconds, and ends if a process
-    dies.
-
-    started: Ray's processes.
-    """
-    get_node = services.get_node
-    deadline = time.monotonic() + START_SECONDS
-
-    def wait(*arguments: Any) -> Any:
-        while True:
-            try:
-                return get_node(*arguments)
-            except RuntimeError:  # it has not registered yet
-                if time.monotonic() > deadline:
-                    raise
-            for process in started:
-                if process.poll() is not None:
-                    words = " ".join(map(str, process.args))  # type: ignore[arg-type]
-                    raise ChildProcessError(f"{words[:80]} ended with {process.returncode}")
-            time.sleep(POLL_SECONDS)
-
-    return _patched(services, "get_node", wait)
-
-
 @contextmanager
 def _without_unused_services() -> Iterator[None]:
     """Let Ray start neither autoscaler nor log monitor nor the server behind its dashboard."""
@@ -200,11 +163,11 @@ def _without_unused_services() -> Iterator[None]:
     # current folder, and start every worker by another `uv run`.
     without = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     with (
-        _patched(parameter, "RayParams", without),
-        _patched(services, "start_api_server", _no_server),
+        patched(parameter, "RayParams", without),
+        patched(services, "start_api_server", _no_server),
         # It is called; any answer but None means that there is no dashboard.
-        _patched(ray_utils, "get_dashboard_dependency_error", ImportError),
-        _patched(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False),
+        patched(ray_utils, "get_dashboard_dependency_error", ImportError),
+        patched(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False),
     ):
         yield
 

@@ -14,7 +14,7 @@ from rlhf_runtime.telemetry.records import StepRecord
 
 
 def step_record(step: int, done: PassResult, rewards: Sequence[str]) -> StepRecord:
-    """Build the journal's record of a training step.
+    """Build the record of a training step.
 
     Args:
         rewards: the roles that score; one of them stands for the job.

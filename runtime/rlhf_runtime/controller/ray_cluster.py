@@ -9,9 +9,11 @@ import logging
 import math
 import os
 import shlex
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -36,13 +38,15 @@ CLEAN_SECONDS = 60.0
 # Time limit for nodes if the manifest has no startDeadlineSeconds. A lost pod may need a new
 # machine, and the machine the image.
 NODES_SECONDS = 600.0
+# Time limit for a raylet to accept a connection.
+CONNECT_SECONDS = 3.0
 NAMESPACE = "rlhf"
 # Namespace of the actors that Ray's Jobs API keeps for submissions.
 INTERNAL_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
 COUNTED_RESOURCES = ("CPU", "GPU")
 
 
-@dataclass(frozen=True)
+@dataclass
 class RayCluster:
     """A cluster that outlives this process."""
 
@@ -56,6 +60,8 @@ class RayCluster:
     """Raises if the driver is to end; called during waits."""
     heartbeat: Hook
     """Called every few seconds while workers compute."""
+    _nodes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Nodes of the last workers: addresses of their raylets by id."""
     one_machine = False
 
     @property
@@ -99,6 +105,20 @@ class RayCluster:
     def require_ray(self) -> None:
         """Do nothing: Ray ends a driver without a head, and the operator handles that."""
 
+    def lost_nodes(self) -> str:
+        """Describe the nodes of the last workers whose raylets have ended."""
+        try:
+            living = _living_nodes()
+        except RayError:  # Ray itself is lost: it ends this process
+            return ""
+        suspects = [self._nodes[id] for id in self._nodes if id in living]
+        lost = [self._nodes[id] for id in self._nodes if id not in living]
+        # Ray itself notices a death only after many seconds.
+        with ThreadPoolExecutor() as threads:
+            answers = threads.map(_listens, suspects)
+            lost += [node for node, answer in zip(suspects, answers, strict=True) if not answer]
+        return ", ".join(sorted(host for host, _ in lost))
+
     def reserve(self, pools: Sequence[Pool]) -> Iterator[ReservedPool]:
         """Reserve the nodes of each pool as soon as they exist.
 
@@ -121,6 +141,7 @@ class RayCluster:
                     "pods (no room, image, quota), or ask for less in "
                     "resources.nodePools; startDeadlineSeconds sets how long they are waited for"
                 ) from None
+        self._nodes = _living_nodes()
 
     @staticmethod
     def _missing_nodes(pool: Pool) -> str:
@@ -149,6 +170,23 @@ class RayCluster:
 
     def _wait(self, seconds: float, what: str) -> BoundedWait:
         return BoundedWait(seconds, lambda text: self.report(f"{what}: {text}"), self.check_stop)
+
+
+def _living_nodes() -> dict[str, tuple[str, int]]:
+    """Return the addresses of the raylets that Ray counts as alive, by node."""
+    return {
+        node["NodeID"]: (node["NodeManagerAddress"], node["NodeManagerPort"])
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _on_nodes(task: Callable[[Device], bool], nodes: Sequence[ReservedPool]) -> list[Any]:

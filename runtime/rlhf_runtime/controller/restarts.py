@@ -12,7 +12,9 @@ from rlhf_runtime.errors import (
     CheckpointFailed,
     DirtyCluster,
     ModelNotSaved,
+    NodeLost,
     NodesMissing,
+    NoSpace,
     NotEnoughResources,
     OutOfMemory,
     RayFailed,
@@ -30,6 +32,7 @@ NOT_RETRIED = (
     DirtyCluster,  # the end of its workers was waited for
     ModelNotSaved,  # the folder stays the same
     NodesMissing,  # they were waited for
+    NoSpace,  # it was waited for
     NotEnoughResources,  # the machine stays the same
     RayFailed,  # only a new driver starts Ray again
 )
@@ -44,7 +47,9 @@ class Restarts:
     number: int = 0
     """All restarts."""
     counted: int = 0
-    """Restarts since the last new checkpoint that count towards the limit."""
+    """Restarts since the last new checkpoint that count towards maxRestarts."""
+    disruptions: int = 0
+    """Restarts since the last new checkpoint that count towards maxDisruptions."""
     # All restarts since the last new checkpoint.
     _in_a_row: int = 0
     _from_step: int = -2
@@ -60,17 +65,18 @@ class Restarts:
             from_step: step of the checkpoint for the next one; -1: none.
         """
         if from_step > self._from_step:
-            self._from_step, self.counted, self._in_a_row, self._last_signature = (
-                from_step,
-                0,
-                0,
-                "",
-            )
-        action = self._rule_action(error) or self._default_action(error)
+            self._from_step, self._in_a_row, self._last_signature = from_step, 0, ""
+            self.counted = self.disruptions = 0
+        rule = self._rule_action(error)
+        action = rule or self._default_action(error)
         self._last_signature = _error_signature(error)
         if action is FailureAction.FAIL:
             return None
-        if action is FailureAction.RESTART:
+        if rule is None and isinstance(error, NodeLost):
+            if self.disruptions >= self.policy.max_disruptions:
+                return None
+            self.disruptions += 1
+        elif action is FailureAction.RESTART:
             if self.counted >= self.policy.max_restarts:
                 return None
             self.counted += 1
@@ -94,7 +100,9 @@ class Restarts:
 
     def _default_action(self, error: RlhfError) -> FailureAction:
         """Return the action for an error without a rule in the manifest."""
-        if isinstance(error, WorkerRaised | OutOfMemory):
+        if error.is_disk_full and not isinstance(error, NoSpace):
+            retries = True  # space is waited for before the next start
+        elif isinstance(error, WorkerRaised | OutOfMemory):
             # An error that comes twice in a row would probably come a third time.
             retries = _error_signature(error) != self._last_signature
         else:

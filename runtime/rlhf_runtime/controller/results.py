@@ -20,6 +20,7 @@ from ray.exceptions import (
 
 from rlhf_api.errors import RlhfError
 from rlhf_runtime.calls.out_of_memory import is_out_of_memory
+from rlhf_runtime.disk_space import with_cause
 from rlhf_runtime.errors import OutOfMemory, WorkerLost, WorkerRaised
 from rlhf_runtime.hooks import Hook, noop
 
@@ -115,7 +116,8 @@ def unwrap_error(error: RayError) -> RlhfError:
         )
     if isinstance(error, RayTaskError):
         stack = COLOR_CODES.sub("", str(error))
-        return WorkerRaised(f"a worker raised {type(cause).__name__}: {cause}\n{stack}")
+        text = f"a worker raised {type(cause).__name__}: {cause}\n{stack}"
+        return with_cause(WorkerRaised(text), cause)
     if isinstance(error, UnserializableException):
         return WorkerRaised(_raised_text(error))
     return WorkerLost(_death_text(error))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rlhf_runtime.disk_space import is_disk_full
 from rlhf_runtime.errors import FolderInUse, FolderUnusable
 
 # The locked file in a folder.
@@ -38,7 +39,12 @@ def _hold(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        try:
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            # The number is for messages only.
+            if not is_disk_full(error):
+                raise
     except BlockingIOError:
         holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
         raise FolderInUse(

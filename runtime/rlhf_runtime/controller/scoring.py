@@ -45,7 +45,9 @@ def require_scores(reports: Sequence[CallReport], graph: GraphName, step: int) -
                     f"{name}: {failures[0]}"
                     for name, failures in _failures(parts).items()
                     if not failures[0].only_together
-                )
+                ),
+                step,
+                graph is GraphName.EVALUATION,
             )
 
 
@@ -81,6 +83,12 @@ def describe_pass(graph: GraphName, step: int) -> str:
             return f"step {step} of the warm start"
         case GraphName.STEP:
             return f"step {step}"
+
+
+def scoring_notices(reports: Sequence[CallReport]) -> tuple[str, ...]:
+    """Return the texts of reward hosts for users, each once."""
+    scoring = [report.scoring for report in reports if report.scoring is not None]
+    return tuple(dict.fromkeys(text for part in scoring for text in part.notices))
 
 
 def unscored_samples(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure], ...]:

@@ -20,7 +20,7 @@ from rlhf_runtime.controller.dispatch import StepBackend
 from rlhf_runtime.controller.local_ray import object_store_bytes
 from rlhf_runtime.controller.response_samples import ResponseColumns, SampleReader
 from rlhf_runtime.controller.saved_lines import lines_by_name
-from rlhf_runtime.controller.scoring import is_unscored, unscored_samples
+from rlhf_runtime.controller.scoring import is_unscored, scoring_notices, unscored_samples
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.rewards.scores import Failure
@@ -49,6 +49,8 @@ class PassResult:
     """Samples that verifiers could not score, with the reward's name."""
     is_unscored: bool = False
     """True if there are responses, but none has a score that counts."""
+    notices: tuple[str, ...] = ()
+    """Texts of reward hosts for users."""
     lines: Mapping[str, bytes] = field(default_factory=dict)
     """Saved lines by name."""
     samples: tuple[ResponseSample, ...] = ()
@@ -96,14 +98,18 @@ class PassRunner:
             GraphName.WARM_START, algorithm, step, BatchShape(settings.prompts_per_step)
         )
 
-    def evaluate(self, algorithm: Algorithm, step: int, has_samples: bool = True) -> SubmittedPass:
-        """Submit an evaluation of all evaluation prompts, after `step` steps.
-
-        Args:
-            has_samples: false: no samples, whatever the manifest says.
-        """
+    def evaluate(self, algorithm: Algorithm, step: int) -> SubmittedPass:
+        """Submit an evaluation of all evaluation prompts, after `step` steps."""
         shape = BatchShape(self._workers.counts["evaluation"])
-        return self._submit(GraphName.EVALUATION, algorithm, step, shape, has_samples)
+        return self._submit(GraphName.EVALUATION, algorithm, step, shape)
+
+    def evaluate_warm_start(self, algorithm: Algorithm, step: int) -> SubmittedPass:
+        """Submit an evaluation after so many steps of the warm start. It has no samples."""
+        shape = BatchShape(self._workers.counts["evaluation"])
+        # Files of samples are named by training steps: step 0 is the evaluation before training.
+        return self._submit(
+            GraphName.EVALUATION, algorithm, 0, shape, has_samples=False, repetition=step
+        )
 
     def wait(self, submitted: SubmittedPass) -> PassResult:
         """Wait for a pass. Passes end in the order of submission."""
@@ -138,6 +144,7 @@ class PassRunner:
         step: int,
         shape: BatchShape,
         has_samples: bool = True,
+        repetition: int = 0,
     ) -> SubmittedPass:
         start = time.time()
         workers = self._workers
@@ -149,6 +156,7 @@ class PassRunner:
             step,
             workers.incarnation,
             self._graphs[graph].calls_on_data,
+            repetition,
             workers.poll,
         )
         if has_samples and self._sample_reader.wants(graph, step):
@@ -228,6 +236,7 @@ def summarize(
         memory,
         unscored_samples(reports),
         is_unscored(reports),
+        scoring_notices(reports),
     )
 
 

@@ -65,6 +65,7 @@ def training_passes(
     evaluates: bool,
     resume_from: ResumePoint | None = None,
     ends_early: Callable[[int], bool] = lambda step: False,
+    retries_save: Callable[[], bool] = lambda: False,
 ) -> Iterator[ScheduledPass]:
     """Yield every training step, with evaluations and checkpoints.
 
@@ -78,6 +79,8 @@ def training_passes(
         evaluates: True if the job has an evaluation.
         resume_from: the checkpoint; None: from the start.
         ends_early: True if a step is the last one; called after its evaluation is complete.
+        retries_save: True if the last checkpoint failed and another attempt is due; called after
+            every step that was sent.
     """
     if resume_from is not None and resume_from.is_evaluated and ends_early(resume_from.step):
         return
@@ -94,7 +97,7 @@ def training_passes(
             yield ScheduledPass(PassKind.EVALUATE, step)
             if ends_early(step):
                 last = step
-        if saving.is_due(step, last):
+        if saving.is_due(step, last) or retries_save():
             yield ScheduledPass(PassKind.SAVE, step)
             commits.append(ScheduledPass(PassKind.COMMIT, step))
         if step == last:

@@ -31,7 +31,8 @@ class UnscoredSteps:
                 f"no response has a score that counts: got none in the {self._steps.count} steps "
                 f"up to {step}, allowed fewer than {self._steps.limit} in a row "
                 "(failurePolicy.maxUnscoredSteps); see why verifiers abstain or fail, or why "
-                f"responses are cut off; checkpoints are intact. {_causes(step, done)}"
+                f"responses are cut off; checkpoints are intact. {_causes(step, done)}",
+                first_step=step - self._steps.count + 1,
             )
         if not self._steps.begin_here:
             return ""

@@ -39,6 +39,9 @@ class Site(Protocol):
     def require_ray(self) -> None:
         """Raise if Ray itself has died, so that waiting for workers is pointless."""
 
+    def lost_nodes(self) -> str:
+        """Describe the nodes of the last workers that exist no more, in a line; empty: none."""
+
     def report_alive(self) -> None:
         """Report that the driver is alive; called every few seconds while workers compute."""
 
@@ -86,6 +89,10 @@ class OneMachine:
     def unload_libraries(self, nodes: Sequence[ReservedPool], poll: Hook) -> None:
         """Let the fork server drop its libraries."""
         unload(self._server.name, poll)
+
+    def lost_nodes(self) -> str:
+        """Return nothing: this machine is the only node."""
+        return ""
 
     def require_ray(self) -> None:
         """Check Ray's own processes.

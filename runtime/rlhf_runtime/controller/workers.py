@@ -29,6 +29,7 @@ from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook, noop
+from rlhf_runtime.journal.folder import Attempt
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import Rank
@@ -63,6 +64,8 @@ class WorkerSettings:
     """Injected faults."""
     require_folder: Hook = noop
     """Raises if the run's folder was deleted."""
+    attempt: Attempt | None = None
+    """Attempt of the journal. None: no answers are kept."""
 
 
 class Workers:
@@ -293,7 +296,7 @@ class Workers:
         faults = () if node else self._settings.faults
         # Slices of two roles, or of two passes.
         max_concurrency = min(MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count))
-        more = (name, Slice(node, count), faults)
+        more = (name, Slice(node, count), self._settings.attempt, faults)
         return self._start_host(RewardHost, name, node, *more, max_concurrency=max_concurrency)
 
     def _start_host(

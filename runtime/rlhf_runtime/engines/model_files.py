@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
@@ -106,8 +107,17 @@ def write_weights(
     # File by file, so that no rank ever has the full model in memory.
     groups = list(_by_file(shapes, file_bytes // dtype.itemsize))
     files = _file_names(len(groups))
+    failure: Exception | None = None
     for file, own in zip(files, groups, strict=True):
-        _write_file(folder / file if writes else None, gather(own), saved_names)
+        weights = gather(own)
+        try:
+            _write_file(folder / file if writes else None, weights, saved_names)
+        except (OSError, SafetensorError) as error:
+            # Other ranks wait in the remaining collectives; then the model can be written again.
+            failure = error.with_traceback(None)  # the traceback holds the weights
+        del weights
+    if failure is not None:
+        raise failure
     if writes and len(files) > 1:
         file_by_weight = {
             saved_names.get(name, name): file

@@ -17,6 +17,7 @@ from rlhf_runtime.preflight.findings import Findings, Limits
 from rlhf_runtime.preflight.models import ModelUse, RequiredHead, check_models
 from rlhf_runtime.preflight.reward_trial import try_rewards
 from rlhf_runtime.preflight.rewards import check_services, check_verifiers, start_verifiers
+from rlhf_runtime.preflight.service_probe import probe_services
 from rlhf_runtime.telemetry.trackers import require_installed
 
 Graphs = Mapping[GraphName, Graph]
@@ -64,6 +65,10 @@ def check_job(
         verifiers = check_verifiers(spec, started, one_machine, findings) if imports else []
         if limits.tries_rewards:
             try_rewards(spec, verifiers, services, rows, one_machine, findings)
+        elif not findings.gathered.errors:
+            # No error: a service may start later than the job.
+            found = probe_services(services, rows)
+            (findings.warnings if one_machine else findings.unchecked).extend(found)
 
 
 def _has_other_variables(job: RLHFJob) -> bool:

@@ -12,7 +12,6 @@ from rlhf_runtime.preflight.reward_trial import collecting_errors, field_of
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.rewards.errors import LoadCrashed, LoadRaised, LoadTimedOut, RewardError
 from rlhf_runtime.rewards.http_headers import request_headers
-from rlhf_runtime.rewards.judge_question import require_known_placeholders
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_sizing.machine import machine_memory_bytes
 
@@ -78,7 +77,7 @@ def check_verifiers(
 
 
 def check_services(spec: RLHFJobSpec, one_machine: bool, findings: Findings) -> list[RewardSpec]:
-    """Check judges' questions, and that the environment has the values of headers.
+    """Check that the environment has the values of headers.
 
     Args:
         spec: of the job.
@@ -93,18 +92,15 @@ def check_services(spec: RLHFJobSpec, one_machine: bool, findings: Findings) -> 
         if reward.service is None:
             continue
         section = field_of(spec, reward)[:-1]
-        with findings.about(*section, "prompt"):
-            if reward.judge is not None:
-                require_known_placeholders(reward)
-            with findings.about(*section, "headers"):
-                try:
-                    request_headers(reward)
-                except RewardError as error:
-                    if one_machine:
-                        raise
-                    findings.unchecked.append(f"the reward {reward.name}: {error}")
-                else:
-                    usable.append(reward)
+        with findings.about(*section, "headers"):
+            try:
+                request_headers(reward)
+            except RewardError as error:
+                if one_machine:
+                    raise
+                findings.unchecked.append(f"the reward {reward.name}: {error}")
+            else:
+                usable.append(reward)
     return usable
 
 

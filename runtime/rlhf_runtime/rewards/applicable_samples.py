@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlhf_api.spec.rewards import RewardSpec
+from rlhf_runtime.rewards.futures import map_future
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scores import Scores
+from rlhf_runtime.rewards.scores import OnScore, SampleScore, Scores
 from rlhf_runtime.row_values import value_or_none
 
 
@@ -26,8 +27,11 @@ class RewardScorer(Protocol):
     def wait_until_ready(self) -> str | None:
         """Wait until it can score; returns the metric that it declares."""
 
-    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
-        """Score samples without waiting."""
+    def submit(self, samples: Sequence[Sample], on_score: OnScore | None = None) -> Future[Scores]:
+        """Score samples without waiting.
+
+        on_score: called in another thread with each final score.
+        """
 
     def close(self) -> None:
         """Release its processes or connections."""
@@ -49,24 +53,22 @@ class PartialScorer:
         """Wait until it can score; returns the metric that it declares."""
         return self._scorer.wait_until_ready()
 
-    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
-        """Score samples without waiting."""
+    def submit(self, samples: Sequence[Sample], on_score: OnScore | None = None) -> Future[Scores]:
+        """Score samples without waiting; abstentions on other samples are not reported."""
         chosen = [
             number
             for number, sample in enumerate(samples)
             if applies(self._reward, sample.record, sample.source)
         ]
-        scored = self._scorer.submit([samples[number] for number in chosen])
-        spread: Future[Scores] = Future()
 
-        def copy(done: Future[Scores]) -> None:
-            if (error := done.exception()) is not None:
-                spread.set_exception(error)
-            else:
-                spread.set_result(spread_scores(done.result(), chosen, len(samples)))
+        def renumber(index: int, score: SampleScore) -> None:
+            assert on_score is not None
+            on_score(chosen[index], score)
 
-        scored.add_done_callback(copy)
-        return spread
+        scored = self._scorer.submit(
+            [samples[number] for number in chosen], None if on_score is None else renumber
+        )
+        return map_future(scored, lambda scores: spread_scores(scores, chosen, len(samples)))
 
     def close(self) -> None:
         """Release its processes or connections."""

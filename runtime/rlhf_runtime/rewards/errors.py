@@ -30,6 +30,16 @@ class NothingScored(RewardError):
     reason = "NothingScored"
     exit_code = ExitCode.USER
 
+    def __init__(self, text: str, first_step: int, in_evaluation: bool = False) -> None:
+        """
+        Args:
+            text: of the message.
+            first_step: the first step without a score.
+            in_evaluation: True if it has scores, but the evaluation after it has none.
+        """
+        super().__init__(text)
+        self.first_step, self.in_evaluation = first_step, in_evaluation
+
 
 class InvalidReward(RewardError):
     """An unusable verifier."""

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import JudgeScale
 from rlhf_runtime.rewards.grades import find_grade
-from rlhf_runtime.rewards.judge_question import fill_question, require_known_placeholders
+from rlhf_runtime.rewards.judge_question import fill_question
 from rlhf_runtime.rewards.messages import BatchScores
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.service_scorer import ServiceScorer, Sleep
@@ -25,11 +25,9 @@ class JudgeScorer(ServiceScorer):
         """Start the thread; sends no request yet.
 
         Raises:
-            InvalidReward: the question names something that a sample does not have.
             RewardError: a variable with a header's value is not set, or has no such value.
         """
         assert spec.judge is not None
-        require_known_placeholders(spec)
         super().__init__(spec, _completions_url(spec.judge.url), 1, sleep)
         self._judge = spec.judge
 

@@ -28,7 +28,7 @@ from rlhf_runtime.rewards.errors import (
 from rlhf_runtime.rewards.messages import BatchScores, Fault, Ready, Unusable
 from rlhf_runtime.rewards.request import Request
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scores import Scores
+from rlhf_runtime.rewards.scores import OnScore, Scores
 from rlhf_runtime.rewards.verifier_handle import ProcessExited, VerifierProcess
 
 # Time limit for importing a verifier's module; generous, because it may import torch.
@@ -88,13 +88,20 @@ class VerifierPool:
         """
         return self.submit(samples).result()
 
-    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
+    def submit(self, samples: Sequence[Sample], on_score: OnScore | None = None) -> Future[Scores]:
         """Score samples without waiting.
 
         An idle process takes the next batch of the first request that has one. With onError: Fail
         no batch of the request starts after a sample has failed.
+
+        on_score: called in the pool's thread with each final score.
         """
-        request = Request(samples, self._function.batch_size, self._function.timeout_seconds)
+        request = Request(
+            samples,
+            self._function.batch_size,
+            self._function.timeout_seconds,
+            on_score=on_score,
+        )
         with self._lock:
             if self._failure is not None:
                 request.result.set_exception(self._failure)

@@ -12,7 +12,7 @@ from time import monotonic
 
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scores import Scores, Tally
+from rlhf_runtime.rewards.scores import OnScore, Scores, Tally
 
 # Samples alone, started one after the other, that may all lose their process. Each may cost
 # timeoutSeconds.
@@ -32,6 +32,7 @@ class Request:
         batch_size: int,
         limit_seconds: float = inf,
         clock: Callable[[], float] = monotonic,
+        on_score: OnScore | None = None,
     ) -> None:
         """Cut samples into batches of at most batch_size.
 
@@ -39,10 +40,11 @@ class Request:
             the batch's remaining samples are given up. Samples that lose their process are counted
             instead: MAX_LOST_IN_A_ROW.
         clock: in seconds.
+        on_score: called once for each sample. Default: nothing is called.
         """
         self._limit_seconds = limit_seconds
         self._clock = clock
-        self._tally = Tally(len(samples))
+        self._tally = Tally(len(samples), on_score)
         self._num_in_flight = 0
         self._is_given_up = False
         # Of batches that were cut with one sample; those of a failed batch have their own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.dataplane.partition import Slice
+from rlhf_runtime.journal.answers import CallAnswers
 from rlhf_runtime.rewards.applicable_samples import PartialScorer, RewardScorer
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
+from rlhf_runtime.rewards.journaled_scores import JournaledRequest
 from rlhf_runtime.rewards.judge_scorer import JudgeScorer
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.sample import Sample
@@ -89,19 +91,29 @@ class Scorer:
         }
 
     def score(
-        self, samples: Sequence[Sample], name_samples: SampleNamer = name_by_number
+        self,
+        samples: Sequence[Sample],
+        name_samples: SampleNamer = name_by_number,
+        answers: CallAnswers | None = None,
     ) -> ScoredSamples:
         """Score samples with all verifiers in parallel.
 
-        name_samples: names samples in messages. It may be slow: it is called once, after scoring,
-            for the reported failures only.
+        Args:
+            samples: to score.
+            name_samples: names samples in messages. It may be slow: it is called once, after
+                scoring, for the reported failures only.
+            answers: the journal's answers about the samples. None: no journal.
 
         Raises:
             RewardError: a verifier with onError: Fail failed.
+            JournalMismatch: an earlier attempt has asked about other samples.
+            CannotRecord: the journal cannot be written.
         """
-        requests = [pool.submit(samples) for pool in self._pools]
+        requests = self._submit(samples, answers)
         # All verifiers finish before an error is raised, so that none runs on unobserved.
         wait(requests)
+        if answers is not None:
+            answers.sync()
         scores = [request.result() for request in requests]
         scored = combine_scores(
             self._rewards,
@@ -126,6 +138,17 @@ class Scorer:
                 scored.failures[reward.name][0],
             )
         return scored
+
+    def _submit(
+        self, samples: Sequence[Sample], answers: CallAnswers | None
+    ) -> list[Future[Scores]]:
+        if answers is None:
+            return [pool.submit(samples) for pool in self._pools]
+        journaled = [JournaledRequest(reward, samples, answers) for reward in self._rewards]
+        # The journal is read for all of them before one is asked: it may end the job.
+        for request in journaled:
+            _ = request.known
+        return [request.submit(pool) for request, pool in zip(journaled, self._pools, strict=True)]
 
     def close(self) -> None:
         """Close all verifiers."""

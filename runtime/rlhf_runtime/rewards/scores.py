@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -109,14 +110,38 @@ class Scores:
     parts: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class SampleScore:
+    """The final score of one sample, or the reason for its absence.
+
+    value: the score; None: it abstained, or failed.
+    fault: why it failed; None: it did not.
+    detail: description of the fault.
+    parts: numbers of the parts that the sample has, by name.
+    is_rescored: True if the sample was scored again alone.
+    """
+
+    value: float | None
+    fault: Fault | None = None
+    detail: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    is_rescored: bool = False
+
+
+OnScore = Callable[[int, SampleScore], None]
+"""Receives the number of a sample in its request, and its final score."""
+
+
 class Tally:
     """Collects the scores of batches, in any order."""
 
-    def __init__(self, num_samples: int) -> None:
+    def __init__(self, num_samples: int, on_score: OnScore | None = None) -> None:
         """Start with no sample scored.
 
         num_samples: of the request.
+        on_score: called once for each sample. Default: nothing is called.
         """
+        self._on_score = on_score
         self._values = np.zeros(num_samples, dtype=np.float32)
         self._valid = np.zeros(num_samples, dtype=np.bool_)
         self._abstained = np.zeros(num_samples, dtype=np.bool_)
@@ -124,6 +149,7 @@ class Tally:
         self._first: list[FailedSamples] = []
         self._split: list[FailedSamples] = []
         self._parts: dict[str, NDArray[np.float32]] = {}
+        self._num_known_rescored = 0
 
     @property
     def has_errors(self) -> bool:
@@ -143,18 +169,54 @@ class Tally:
         self._values[start : start + size] = np.frombuffer(batch.values, dtype=np.float32)
         self._valid[start : start + size] = True
         for name, column in batch.parts.items():
-            if name not in self._parts:
-                self._parts[name] = np.full(len(self._values), np.nan, dtype=np.float32)
-            self._parts[name][start : start + size] = np.frombuffer(column, dtype=np.float32)
+            self._part(name)[start : start + size] = np.frombuffer(column, dtype=np.float32)
         for index in batch.abstained:
             self._valid[start + index] = False
             self._abstained[start + index] = True
         for index, (fault, detail) in batch.faults.items():
             self._valid[start + index] = False
             self.fail(start + index, 1, fault, detail)
+        if self._on_score is not None:
+            for number in range(start, start + size):
+                if self._valid[number] or self._abstained[number]:
+                    self._on_score(number, self._score_of(number))
+
+    def _score_of(self, number: int) -> SampleScore:
+        """Return what was said about a sample without a fault."""
+        parts = {name: float(column[number]) for name, column in self._parts.items()}
+        return SampleScore(
+            float(self._values[number]) if self._valid[number] else None,
+            parts={name: value for name, value in parts.items() if not isnan(value)},
+            is_rescored=self._is_rescored(number),
+        )
+
+    def _is_rescored(self, number: int) -> bool:
+        return any(batch.start <= number < batch.start + batch.size for batch in self._split)
+
+    def add_known(self, number: int, score: SampleScore) -> None:
+        """Add the score of a sample by an earlier attempt."""
+        if score.is_rescored:
+            self._num_known_rescored += 1
+        if score.fault is not None:
+            self.fail(number, 1, score.fault, score.detail)
+            return
+        self._valid[number] = score.value is not None
+        self._abstained[number] = score.value is None
+        self._values[number] = score.value or 0.0
+        for name, value in score.parts.items():
+            self._part(name)[number] = value
+
+    def _part(self, name: str) -> NDArray[np.float32]:
+        if name not in self._parts:
+            self._parts[name] = np.full(len(self._values), np.nan, dtype=np.float32)
+        return self._parts[name]
 
     def fail(self, start: int, size: int, fault: Fault, detail: str) -> None:
         """Mark samples as not scored."""
+        if self._on_score is not None:
+            for number in range(start, start + size):
+                failed = SampleScore(None, fault, detail, is_rescored=self._is_rescored(number))
+                self._on_score(number, failed)
         # Kept by position, not by arrival: the report is then the same in every run.
         self._errors[fault] += size
         self._first.append(FailedSamples(fault, start, size, detail))
@@ -179,7 +241,7 @@ class Tally:
             self._abstained,
             {fault.value: count for fault, count in sorted(self._errors.items())},
             tuple([*self._first, *only_together][:MAX_NAMED]),
-            sum(batch.size for batch in self._split),
+            sum(batch.size for batch in self._split) + self._num_known_rescored,
             self._parts,
         )
 

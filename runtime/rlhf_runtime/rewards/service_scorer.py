@@ -29,7 +29,7 @@ from rlhf_runtime.rewards.http_headers import hide, request_headers, secret_valu
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 from rlhf_runtime.rewards.request import Batch, Request
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scores import Scores
+from rlhf_runtime.rewards.scores import OnScore, Scores
 
 # Wait before the first retry; doubles with each further retry.
 FIRST_WAIT_SECONDS = 0.5
@@ -112,15 +112,18 @@ class ServiceScorer(ABC):
         """Return no metric, at once: a service may start later than the job, and declares none."""
         return None
 
-    def submit(self, samples: Sequence[Sample]) -> Future[Scores]:
+    def submit(self, samples: Sequence[Sample], on_score: OnScore | None = None) -> Future[Scores]:
         """Score samples without waiting. All calls together keep to maxConcurrency. With onError:
-        Fail no request starts after a sample has failed."""
+        Fail no request starts after a sample has failed.
+
+        on_score: called in the service's thread with each final score.
+        """
         with self._lock:
             if self._closed:
                 failed: Future[Scores] = Future()
                 failed.set_exception(self._closed_error())
                 return failed
-            return asyncio.run_coroutine_threadsafe(self._score(samples), self._loop)
+            return asyncio.run_coroutine_threadsafe(self._score(samples, on_score), self._loop)
 
     def close(self) -> None:
         """Cancel all requests; pending calls fail. Closing twice does nothing."""
@@ -134,8 +137,9 @@ class ServiceScorer(ABC):
         self._thread.join()
         self._loop.close()
 
-    async def _score(self, samples: Sequence[Sample]) -> Scores:
-        request = Request(samples, self._batch_size, max_request_seconds(self._service))
+    async def _score(self, samples: Sequence[Sample], on_score: OnScore | None) -> Scores:
+        limit_seconds = max_request_seconds(self._service)
+        request = Request(samples, self._batch_size, limit_seconds, on_score=on_score)
         try:
             async with self._session() as session, asyncio.TaskGroup() as group:
                 progress = asyncio.Condition()

@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_api.report import REWARD_MEAN
+from rlhf_api.report import REWARD_MEAN, SavingProblem
 from rlhf_api.spec.checkpoint import EVALUATION_LENGTH
 from rlhf_runtime.telemetry.metric_names import (
     describe,
@@ -25,7 +25,13 @@ from rlhf_runtime.telemetry.metric_names import (
     format_value,
     role_metric,
 )
-from rlhf_runtime.telemetry.progress_text import Pace, restart_text, resumed_text, sparkline
+from rlhf_runtime.telemetry.progress_text import (
+    SPACE_FREE,
+    Pace,
+    restart_text,
+    resumed_text,
+    sparkline,
+)
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
     RunRecord,
@@ -244,6 +250,14 @@ class LiveProgress:
     def saved(self, step: int, address: str) -> None:
         """Show the newest checkpoint."""
         self._view.saved(step)
+
+    def not_saved(self, step: int, problem: SavingProblem, message: str) -> None:
+        """Print that the checkpoint of a step could not be written."""
+        self.notice(message)
+
+    def waiting_for_space(self, message: str) -> None:
+        """Print why the run waits, and the end of the wait."""
+        self.notice(message or SPACE_FREE)
 
     def resumed(self, step: int, address: str) -> None:
         """Print the checkpoint from which the run resumes."""

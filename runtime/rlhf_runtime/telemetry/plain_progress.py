@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from rlhf_api.report import REWARD_MEAN
+from rlhf_api.report import REWARD_MEAN, SavingProblem
 from rlhf_runtime.telemetry.metric_names import role_metric
-from rlhf_runtime.telemetry.progress_text import Pace, restart_text, resumed_text
+from rlhf_runtime.telemetry.progress_text import SPACE_FREE, Pace, restart_text, resumed_text
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
     RunRecord,
@@ -96,6 +96,14 @@ class PlainProgress:
     def saved(self, step: int, address: str) -> None:
         """Write that a checkpoint was written."""
         self._line("checkpoint", step=step)
+
+    def not_saved(self, step: int, problem: SavingProblem, message: str) -> None:
+        """Write that the checkpoint of a step could not be written."""
+        self.notice(message)
+
+    def waiting_for_space(self, message: str) -> None:
+        """Write why the run waits, and the end of the wait."""
+        self.notice(message or SPACE_FREE)
 
     def resumed(self, step: int, address: str) -> None:
         """Write the checkpoint from which the run resumes."""

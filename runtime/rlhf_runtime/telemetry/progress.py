@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
 
+from rlhf_api.report import SavingProblem
 from rlhf_runtime.telemetry.live_progress import LiveProgress
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.records import (
@@ -39,6 +40,12 @@ class Progress(Protocol):
 
     def saved(self, step: int, address: str) -> None:
         """A checkpoint of a step was written to an address."""
+
+    def not_saved(self, step: int, problem: SavingProblem, message: str) -> None:
+        """The checkpoint of a step could not be written."""
+
+    def waiting_for_space(self, message: str) -> None:
+        """The run waits because the disk is full; empty: the wait is over."""
 
     def resumed(self, step: int, address: str) -> None:
         """Workers resume from the checkpoint of a step."""
@@ -85,6 +92,14 @@ class ProgressGroup:
     def saved(self, step: int, address: str) -> None:
         for display in self._displays:
             display.saved(step, address)
+
+    def not_saved(self, step: int, problem: SavingProblem, message: str) -> None:
+        for display in self._displays:
+            display.not_saved(step, problem, message)
+
+    def waiting_for_space(self, message: str) -> None:
+        for display in self._displays:
+            display.waiting_for_space(message)
 
     def resumed(self, step: int, address: str) -> None:
         for display in self._displays:

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 
 BARS = "▁▂▃▄▅▆▇█"
+# End of a wait for space.
+SPACE_FREE = "the disk has space again"
 
 
 class Pace:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlhf_api.plan import Plan
+from rlhf_runtime.disk_space import with_cause
 from rlhf_runtime.telemetry.appended_file import FileLost
 from rlhf_runtime.telemetry.errors import CannotRecord, NotARun, RunFolderLost
 from rlhf_runtime.telemetry.record_lines import (
@@ -52,6 +53,7 @@ class RunFolder:
         self.model = path / "model"
         self.saved = path / "saved"
         self.samples = path / "samples"
+        self.journal = path / "journal"
         self._metrics_writer: JsonLinesWriter | None = None
         self._timeline_writer: JsonLinesWriter | None = None
 
@@ -202,7 +204,12 @@ class RunFolder:
         self.require_intact()
         with self._recording():
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content)
+            try:
+                temporary.write_bytes(content)
+            except OSError:
+                # Others wait for the space that a part of it takes.
+                temporary.unlink(missing_ok=True)
+                raise
             temporary.replace(path)
 
     @contextmanager
@@ -216,11 +223,12 @@ class RunFolder:
                 "lost unless it lies elsewhere now"
             ) from error
         except OSError as error:
-            raise CannotRecord(
+            text = (
                 f"the run's folder cannot be written: got {type(error).__name__}: {error} in "
-                f"{self.path}; free space there, then give the same command again: it goes on from "
-                "the newest checkpoint"
-            ) from error
+                f"{self.path}; free space there; a run that has ended goes on from the newest "
+                "checkpoint when the same command is given again"
+            )
+            raise with_cause(CannotRecord(text), error) from error
 
 
 def _samples_name(kind: SampleKind, step: int) -> str:

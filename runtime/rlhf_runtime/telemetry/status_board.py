@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.report import CheckpointReport, RunPhase, StatusReport
-from rlhf_runtime.telemetry.progress_text import Pace
+from rlhf_api.report import (
+    CheckpointReport,
+    RunPhase,
+    SavingProblem,
+    SavingReport,
+    StatusReport,
+)
+from rlhf_runtime.errors import NodeLost
+from rlhf_runtime.telemetry.progress_text import SPACE_FREE, Pace
 from rlhf_runtime.telemetry.records import (
     EvaluationRecord,
     RunRecord,
@@ -124,8 +131,14 @@ class StatusProgress:
         # Last step that was trained, and number of steps that were trained again.
         self._reached = 0
         self._repeated = 0
+        self._disruptions = 0
         self._evaluated: Mapping[str, float] = {}
         self._trained: Mapping[str, float] = {}
+        # Checkpoints that could not be written: of this driver, and in a row with the first step.
+        self._failures = 0
+        self._failures_in_a_row = 0
+        self._failing_since = 0
+        self._saving = SavingReport()
 
     def begin(self, run: RunRecord) -> None:
         """Workers are about to start."""
@@ -168,7 +181,32 @@ class StatusProgress:
 
     def saved(self, step: int, address: str) -> None:
         """Report the newest checkpoint."""
-        self._board.update(checkpoint=CheckpointReport(step=step, path=address))
+        self._failures_in_a_row = 0
+        self._saving = SavingReport(failures=self._failures)
+        self._board.update(
+            checkpoint=CheckpointReport(step=step, path=address), saving=self._saving
+        )
+
+    def not_saved(self, step: int, problem: SavingProblem, message: str) -> None:
+        """Report that checkpoints fail, until one is written."""
+        if not self._failures_in_a_row:
+            self._failing_since = step
+        self._failures += 1
+        self._failures_in_a_row += 1
+        number = self._failures_in_a_row
+        text = f"{number} failed since step {self._failing_since}: {message}"
+        self._saving = SavingReport(failures=self._failures, reason=problem, message=_as_line(text))
+        self._board.update(saving=self._saving, message=message)
+
+    def waiting_for_space(self, message: str) -> None:
+        """Report a wait as a failure to save, until it is over."""
+        if not message:
+            self._board.update(saving=self._saving, reason=None, message=SPACE_FREE)
+            return
+        waiting = SavingReport(
+            failures=self._failures, reason=SavingProblem.NO_SPACE, message=_as_line(message)
+        )
+        self._board.update(saving=waiting, reason=SavingProblem.NO_SPACE, message=message)
 
     def resumed(self, step: int, address: str) -> None:
         """Report the checkpoint from which the run resumes, and the repeated steps."""
@@ -182,7 +220,14 @@ class StatusProgress:
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
         """Report the cause of a restart."""
-        self._board.update(phase=RunPhase.RESTART, restarts=number, reason=reason, message=message)
+        self._disruptions += reason == NodeLost.reason
+        self._board.update(
+            phase=RunPhase.RESTART,
+            restarts=number,
+            disruptions=self._disruptions,
+            reason=reason,
+            message=message,
+        )
 
     def notice(self, text: str) -> None:
         """Report a text, until the next message."""

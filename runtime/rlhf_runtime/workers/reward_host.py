@@ -32,6 +32,8 @@ from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
+from rlhf_runtime.journal.answers import AnswerJournal, CallAnswers, CallScope
+from rlhf_runtime.journal.folder import Attempt, Position
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import start_scorers
 from rlhf_runtime.rewards.scores import SampleName
@@ -53,6 +55,7 @@ class RewardHost(ActivityServer):
         python_path: tuple[str, ...],
         name: str,
         host: Slice,
+        attempt: Attempt | None = None,
         faults: tuple[Fault, ...] = (),
     ) -> None:
         """
@@ -62,6 +65,7 @@ class RewardHost(ActivityServer):
             python_path: folders of the user's code.
             name: name of this host, in the timeline.
             host: index of this host among the job's hosts.
+            attempt: of the journal; None: no answers are kept.
             faults: injected faults.
         """
         configure_process(log_file, 1, python_path)
@@ -71,6 +75,7 @@ class RewardHost(ActivityServer):
         self._rewards, self._data = job.spec.rewards, job.spec.data
         self._token_limit = job.spec.rollout.on_stop.token_limit
         self._row_locations = RowLocations()
+        self._journal = None if attempt is None else AnswerJournal(attempt, name)
 
     def start(self) -> dict[str, str]:
         """Import the verifiers and start their processes.
@@ -106,7 +111,8 @@ class RewardHost(ActivityServer):
         with self.activity.during(request.call.id, request.step, ProgressSignal.OWN_LIMIT):
             samples = _samples(columns)
             name_samples = partial(self._names, request.graph, samples, columns[PROMPT_ID].values)
-            scored = self._scorers[role].score(samples, name_samples)
+            answers = self._answers(request, rows.tolist())
+            scored = self._scorers[role].score(samples, name_samples, answers)
         report = CallReport(
             request.call.id,
             Statistics(scored.means, sums=scored.counts, spreads=scored.spreads),
@@ -118,6 +124,7 @@ class RewardHost(ActivityServer):
                 int(self._counted(request.graph, scored.valid, columns[FINISHED].values).sum()),
                 scored.num_failed,
                 scored.failures,
+                () if answers is None else _notices(answers),
             ),
         )
         results = {
@@ -130,6 +137,14 @@ class RewardHost(ActivityServer):
             },
         }
         return report.to_bytes(), Shard(inputs.index.find(rows), results)
+
+    def _answers(self, request: CallRequest, rows: Sequence[int]) -> CallAnswers | None:
+        """Return the journal's answers about a call's rows."""
+        if self._journal is None:
+            return None
+        position = Position(request.step, request.graph is GraphName.EVALUATION)
+        scope = CallScope(position, request.repetition, request.call.id, request.round)
+        return self._journal.call_answers(scope, rows)
 
     def _counted(
         self, graph: GraphName, valid: NDArray[np.bool_], finished: np.ndarray
@@ -160,6 +175,25 @@ class RewardHost(ActivityServer):
         """End the verifiers' processes."""
         for scorer in self._scorers.values():
             scorer.close()
+
+
+def _notices(answers: CallAnswers) -> tuple[str, ...]:
+    """Say what the journal was used for. The same texts in every step: they are shown once."""
+    notices = []
+    if answers.num_read:
+        notices.append(
+            "scores of steps that run again are read from the journal: services are not asked again"
+        )
+    if answers.num_different:
+        notices.append(
+            "steps that run again have other responses than in the interrupted attempt: these are "
+            "scored again"
+        )
+    notices += [
+        f"{file} has damaged lines: the answers in them are asked for again"
+        for file in answers.damaged_files
+    ]
+    return tuple(notices)
 
 
 def _samples(columns: dict[str, Column]) -> list[Sample]:

@@ -263,7 +263,15 @@ def test_a_job_is_deleted_only_if_somebody_says_so(fake: FakeKube) -> None:
     running(fake)
     refused = rlhf("cancel", "sort")
     assert refused.exit_code == 2 and "--yes" in refused.stderr and not fake.deleted
-    assert rlhf("cancel", "sort", "--yes").exit_code == 0
+    assert rlhf("cancel", "sort", stdin="n\n").exit_code == 2 and not fake.deleted
+
+
+@pytest.mark.parametrize(("words", "stdin"), [(["--yes"], None), ([], "y\n")])
+def test_somebody_says_so_by_an_option_or_an_answer(
+    fake: FakeKube, words: list[str], stdin: str | None
+) -> None:
+    running(fake)
+    assert rlhf("cancel", "sort", *words, stdin=stdin).exit_code == 0
     assert fake.deleted == ["rlhfjobs/sort"]
 
 

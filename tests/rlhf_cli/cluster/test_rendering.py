@@ -86,6 +86,18 @@ def test_the_page_of_a_running_job_says_how_far_it_is() -> None:
     ]
 
 
+def test_the_page_says_how_old_the_checkpoint_is_and_that_newer_ones_fail() -> None:
+    saved = {"step": 100, "path": "/step-100", "time": "2026-01-02T03:10:00Z"}
+    failing = condition("CheckpointsFailing", "True", "NoSpace", "no space")
+    status = RUNNING | {"checkpoint": saved, "checkpointFailures": 2, "conditions": [failing]}
+    lines = page(job(status)).splitlines()
+    assert "checkpoint   step 100, 20m old, /step-100" in lines
+    text = "not saved    2 checkpoints could not be written"
+    assert f"{text}; they still fail, see the conditions" in lines
+    assert text in page(job(status | {"conditions": []})).splitlines()
+    assert "not saved" not in page(job(RUNNING))
+
+
 def test_a_page_that_is_drawn_again_and_again_leaves_out_what_does_not_change() -> None:
     places = {"artifacts": {"model": "pvc://c/sort/model"}}
     with_more = job(RUNNING | places | {"conditions": [condition("Ready", "False", "Training")]})
@@ -113,6 +125,12 @@ def test_a_job_that_nobody_looks_at_says_so() -> None:
     assert "the operator has not reconciled this version of the job yet" in page(
         job({"phase": "Pending"})
     )
+
+
+def test_an_earlier_run_in_the_jobs_folder_is_shown() -> None:
+    text = "the folder had been used by an earlier job of this name"
+    assert f"folder       {text}" in page(job({**RUNNING, "takeover": text}))
+    assert "folder  " not in page(job(RUNNING))
 
 
 def test_the_next_restart_is_announced() -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 
 from rlhf_runtime.checkpoint.digesting_writer import DigestingWriter
 from rlhf_runtime.checkpoint.record import SavedFile
+from rlhf_runtime.checkpoint.saver import Saver
+from rlhf_runtime.errors import CheckpointFailed
 
 from ...small_disk import small_disk
 
@@ -37,3 +43,32 @@ def test_a_full_disk_is_told_as_such_and_not_as_torch_sees_it(tmp_path: Path) ->
         ):
             torch.save(torch.zeros(1 << 20), stream)
     assert writer.written == {}
+
+
+class NoStaging:
+    """Stagers of a saver that copies nothing."""
+
+    def release(self, stager: object) -> None:
+        """Do nothing."""
+
+
+def test_a_rank_frees_what_it_has_written_before_its_disk_was_full(tmp_path: Path) -> None:
+    """The driver may wait for this space with its own records."""
+    with small_disk(tmp_path / "disk", mebibytes=1) as disk:
+        pool = disk.seen / "step" / "local"
+        writer = DigestingWriter(str(pool))
+        pool.mkdir(parents=True)
+        (pool / "first").write_bytes(bytes(1000))
+        disk.fill()
+        writing = Future[None]()
+        with pytest.raises(OSError) as full:
+            (pool / "second").write_bytes(bytes(1 << 20))
+        causes = {0: (OSError("gone"), full.value.__traceback__), 1: (full.value, None)}
+        writing.set_exception(CheckpointException("failed", causes))  # type: ignore[arg-type]
+        with pytest.raises(CheckpointFailed, match="No space left on device") as caught:
+            Saver._files(
+                SimpleNamespace(_staging=NoStaging()),  # type: ignore[arg-type]
+                *(writing, None, writer),  # type: ignore[arg-type]
+            )
+        assert not pool.exists()
+    assert pickle.loads(pickle.dumps(caught.value)).is_disk_full

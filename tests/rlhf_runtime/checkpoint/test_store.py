@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import hashlib
 import json
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ import pytest
 
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile
 from rlhf_runtime.checkpoint.store import OWNER_FILE, CheckpointDamaged, CheckpointStore
-from rlhf_runtime.controller.saves import steps_to_keep
+from rlhf_runtime.controller.retention import steps_to_keep
 from rlhf_runtime.errors import StorageFailed, StorageInUse
 
 from ...object_store import s3_bucket
@@ -217,3 +219,33 @@ def test_the_newest_and_the_best_are_kept(
 def test_of_equally_good_ones_the_newest_is_kept() -> None:
     records = [record_of(step, reward=0.5) for step in (1, 2, 3)]
     assert steps_to_keep(records, 1, "reward") == {3}
+
+
+def test_a_disk_that_is_full_is_writable_once_it_has_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(str(tmp_path))
+
+    def fail(path: str, value: bytes) -> None:
+        raise OSError(number, "of the disk")
+
+    monkeypatch.setattr(store._fs, "pipe_file", fail)
+    number = errno.ENOSPC
+    store.check_writable()
+    number = errno.EROFS
+    with pytest.raises(StorageFailed, match="of the disk"):
+        store.check_writable()
+
+
+def test_only_disks_say_their_free_space(store: CheckpointStore, address: str) -> None:
+    write(store, 1)
+    free = store.free_bytes()
+    assert (free is not None and free > 0) is ("memory" not in address and "s3" not in address)
+
+
+def test_files_that_lack_or_are_cut_are_missed(store: CheckpointStore, address: str) -> None:
+    folder = write(store, 1)
+    record = store.read(1).record
+    assert store.has_files(record) and not store.has_files(dataclasses.replace(record, step=2))
+    damage(folder, "__1_0.distcp", b"")
+    assert not store.has_files(record)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -9,7 +11,7 @@ import pytest
 
 from rlhf_api.plan import GraphName
 from rlhf_api.reading.manifest import load_file
-from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD, EXACT_MATCH
+from rlhf_api.spec.checkpoint import EVALUATION_LENGTH, EVALUATION_REWARD, EXACT_MATCH, ModelFormat
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
@@ -20,6 +22,7 @@ from rlhf_runtime.controller.saves import best_model_text
 from rlhf_runtime.controller.steps import PassResult, PassRunner, SubmittedPass
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
+from rlhf_runtime.errors import ModelNotSaved, model_not_saved
 
 from .test_transition_orders import Notes
 from .test_transition_orders import Rows as DataHost
@@ -107,6 +110,59 @@ def test_an_evaluation_in_which_all_verifiers_abstained_has_no_reward() -> None:
     assert metrics == {EVALUATION_LENGTH: 6.0}
 
 
+def test_a_model_that_finds_no_space_is_written_again_and_nothing_is_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that is missing comes first: the model can be made of it, too."""
+    (job,) = load_file(EXAMPLE, ["spec.schedule.steps=1", "spec.schedule.warmStart=null"])
+    _, plan = make_plan(job, [local_inventory(1, 16 * GIB)])
+    full = model_not_saved(tmp_path, OSError(errno.ENOSPC, "No space left on device"))
+    done: list[str] = []
+
+    def train(run: JobRun, _checkpoint: object) -> None:
+        done.append("train")
+        run._step = 1
+
+    def call_role(role: str, method: str, *arguments: object) -> None:
+        if method == "save":
+            done.append("model")
+            part = tmp_path / "model.new" / "part"
+            part.touch()
+            if done.count("model") < 4:
+                raise full
+
+    def until_written(write: Callable[[], object]) -> None:
+        with pytest.raises(ModelNotSaved):
+            write()
+        assert not (tmp_path / "model.new").exists(), "others need its space"
+        with pytest.raises(ModelNotSaved):
+            write()
+        write()
+
+    workers, source = MagicMock(), tmp_path / "source"
+    workers.folders, workers.call_role = {"actor": source}, call_role
+    monkeypatch.setattr(job_run, "Workers", lambda *_: workers)
+    monkeypatch.setattr(JobRun, "_train", train)
+    monkeypatch.setattr(job_run, "copy_tokenizer", lambda *_: None)
+    monkeypatch.setattr(job_run, "saved_format", lambda *_: ModelFormat.FLOAT32)
+    # An old checkpoint goes for the model, which is not enough.
+    made_space = iter([True, False, False])
+    # Space after training and in the second attempt.
+    retries = iter([True, False, False, True, False, False])
+    checkpoints = MagicMock(evaluations=[], **{"should_retry": lambda: next(retries)})
+    checkpoints.begin = lambda ranks, step: done.append(f"checkpoint {step}")
+    checkpoints.make_space_for_model = lambda: next(made_space)
+    run = JobRun(
+        *(job, plan, MagicMock(), MagicMock(), checkpoints, StopRequest(), MagicMock()),
+        until_written=lambda write: write() if write == checkpoints.claim else until_written(write),
+    )
+    assert run.run(tmp_path / "model", None)
+    assert done == [
+        *("train", "checkpoint 1", "model", "model", "checkpoint 1", "model", "model"),
+    ]
+    assert (tmp_path / "model" / "part").exists()
+
+
 def test_evaluations_of_a_warm_start_have_no_samples_and_name_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,14 +182,14 @@ def test_evaluations_of_a_warm_start_have_no_samples_and_name_its_step(
                 raise KeyboardInterrupt
             return PassResult({"response/length_mean": 6.0}, {}, (), 1.0, 1, {}, is_unscored=True)
 
-    workers, journal = MagicMock(job=job, plan=plan, incarnation="one"), MagicMock()
+    workers, recorder = MagicMock(job=job, plan=plan, incarnation="one"), MagicMock()
     workers.counts = {"evaluation": 4}
     workers.worker_groups = {"local": WorkerGroup([Notes()]), None: HostGroup([Notes()])}
     workers.data.batch = DataHost()
     monkeypatch.setattr(job_run, "PassRunner", Runner)
     monkeypatch.setattr(job_run, "Workers", lambda *_: workers)
     checkpoints = MagicMock(evaluations=[])
-    run = JobRun(job, plan, MagicMock(), journal, checkpoints, StopRequest(), MagicMock())
+    run = JobRun(job, plan, MagicMock(), recorder, checkpoints, StopRequest(), MagicMock())
     with pytest.raises(KeyboardInterrupt):
         run.run(tmp_path, None)
     assert sampled == [
@@ -143,7 +199,7 @@ def test_evaluations_of_a_warm_start_have_no_samples_and_name_its_step(
         (GraphName.EVALUATION, 0, True),
         (GraphName.STEP, 1, True),
     ]
-    notices = [call.args[0] for call in journal.notice.call_args_list]
+    notices = [call.args[0] for call in recorder.notice.call_args_list]
     begin = "nothing is left to measure in the evaluation after"
     assert [text.partition(":")[0] for text in notices] == [
         f"{begin} step 2 of the warm start",

@@ -1,5 +1,4 @@
 import shutil
-import subprocess
 from collections import namedtuple
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +7,6 @@ import numpy as np
 import psutil
 import pytest
 import ray
-from ray._private import services
 
 from rlhf_runtime.controller import local_ray
 from rlhf_runtime.end_with_parent import idle_command
@@ -56,26 +54,6 @@ def test_ray_is_not_started_on_such_a_machine(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ray.init", never)
     with pytest.raises(NotEnoughResources):
         local_ray.start_local_ray(1)
-
-
-def test_a_raylet_that_is_slow_is_waited_for_and_a_dead_one_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answers = iter([RuntimeError("not yet"), RuntimeError("not yet"), {"node": 1}])
-
-    def get_node(address: str, node: str) -> object:
-        answer = next(answers, RuntimeError("never"))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(services, "get_node", get_node)
-    with subprocess.Popen(["sleep", "3600"]) as raylet, local_ray._patched_node_wait([raylet]):
-        assert services.get_node("address", "node") == {"node": 1}
-        raylet.kill()
-        with pytest.raises(ChildProcessError, match="sleep 3600 ended with -9"):
-            services.get_node("address", "node")
-    assert services.get_node is get_node
 
 
 def test_a_ray_that_dies_in_its_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 import pytest
 import ray
+from ray.exceptions import RaySystemError
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from rlhf_api.plan import Pool
@@ -136,3 +138,39 @@ def test_a_cluster_that_does_not_take_the_driver_is_worth_another_try(
     monkeypatch.setattr(ray_cluster.ray, "init", refuse)
     with pytest.raises(RayUnreachable, match="ConnectionError: no GCS at 10.0.0.1:6379"):
         cluster([]).open([pool(1)])
+
+
+def node(id: str, port: int, alive: bool = True) -> dict[str, object]:
+    """A node as Ray lists it, on this machine."""
+    return {
+        "NodeID": id,
+        "NodeManagerAddress": "127.0.0.1",
+        "NodeManagerPort": port,
+        "Alive": alive,
+        "Resources": {},
+    }
+
+
+def test_nodes_are_lost_that_ray_counts_as_dead_or_whose_raylets_do_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        port = raylet.getsockname()[1]
+        living = [node("head", port), node("worker", port)]
+        monkeypatch.setattr(ray, "nodes", lambda: living)
+        entered = cluster([])
+        assert list(entered.reserve([])) == [] and entered.lost_nodes() == ""
+        living[1] = node("worker", port, alive=False)
+        living.append(node("another", port))
+        assert entered.lost_nodes() == "127.0.0.1"
+        assert list(entered.reserve([])) == [] and entered.lost_nodes() == "", "it has others now"
+    # Ray has not noticed that yet.
+    assert entered.lost_nodes() == "127.0.0.1, 127.0.0.1"
+
+
+def test_a_ray_that_is_lost_itself_tells_nothing_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RaySystemError("no answer")
+
+    monkeypatch.setattr(ray, "nodes", fail)
+    assert cluster([]).lost_nodes() == ""

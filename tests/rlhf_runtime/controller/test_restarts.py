@@ -1,11 +1,16 @@
+import errno
+
 import pytest
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.spec.failure import FailurePolicy
 from rlhf_runtime.controller.restarts import Restarts
+from rlhf_runtime.disk_space import with_cause
 from rlhf_runtime.errors import (
     CheckpointFailed,
     FolderInUse,
+    NodeLost,
+    NoSpace,
     NotEnoughResources,
     NotLoaded,
     OutOfMemory,
@@ -14,6 +19,7 @@ from rlhf_runtime.errors import (
     WorkerLost,
     WorkerRaised,
 )
+from rlhf_runtime.telemetry.errors import CannotRecord
 
 LOST = WorkerLost("a worker died")
 
@@ -38,6 +44,19 @@ def test_a_new_checkpoint_begins_the_count_anew() -> None:
     assert restarts.next_delay(LOST, 6) is None
 
 
+def test_lost_nodes_have_a_limit_of_their_own_until_a_new_checkpoint() -> None:
+    restarts, gone = restarts_of(maxRestarts=1, maxDisruptions=2), NodeLost("drained")
+    assert [restarts.next_delay(error, 5) for error in (gone, LOST, gone)] == [0, 10, 20]
+    assert restarts.next_delay(gone, 5) is None and restarts.next_delay(LOST, 5) is None
+    assert [restarts.next_delay(gone, 6) for _ in range(3)] == [0, 10, None]
+
+
+def test_a_rule_may_count_lost_nodes_as_failures() -> None:
+    rule = {"onReason": "NodeLost", "action": "Restart"}
+    restarts = restarts_of(maxRestarts=1, maxDisruptions=9, rules=[rule])
+    assert [restarts.next_delay(NodeLost("drained"), 5) for _ in range(2)] == [0, None]
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -46,11 +65,19 @@ def test_a_new_checkpoint_begins_the_count_anew() -> None:
         StaleWeights("x"),
         NotLoaded("x"),
         CheckpointFailed("x"),
+        NoSpace("x"),
         NotEnoughResources("x"),
     ],
 )
 def test_what_comes_again_is_not_tried_again(error: RlhfError) -> None:
     assert restarts_of().next_delay(error, 0) is None
+
+
+def test_a_full_disk_is_tried_again_as_space_was_waited_for() -> None:
+    restarts = restarts_of(maxRestarts=2)
+    full = with_cause(CannotRecord("x"), OSError(errno.ENOSPC, "No space left on device"))
+    assert [restarts.next_delay(full, 0) for _ in range(3)] == [0, 10, None]
+    assert restarts.next_delay(CannotRecord("x"), 1) is None
 
 
 def test_a_fault_of_ours_is_tried_again_unless_it_repeats_itself() -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_runtime.controller.run_lock import lock_folder
-from rlhf_runtime.errors import FolderInUse
+from rlhf_runtime.errors import FolderInUse, FolderUnusable
 
 ROOT = Path(__file__).parents[3]
 PATHS = os.pathsep.join([str(ROOT / "crds"), str(ROOT / "runtime")])
@@ -83,3 +84,16 @@ def test_a_refused_process_leaves_the_holders_id_in_place(tmp_path: Path) -> Non
         for _ in range(2):
             with pytest.raises(FolderInUse, match=str(process.pid)), lock_folder(tmp_path):
                 pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_folder_on_a_full_disk_is_locked_by_a_driver_that_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, "of the disk")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    expected = FolderInUse if number == errno.ENOSPC else FolderUnusable
+    with pytest.raises(expected), lock_folder(tmp_path), lock_folder(tmp_path):
+        pass

@@ -10,12 +10,14 @@ import pytest
 import ray
 
 from rlhf_api.reading.manifest import load_file
-from rlhf_api.spec.checkpoint import EVALUATION_REWARD, CheckpointSpec
+from rlhf_api.report import SavingProblem
+from rlhf_api.spec.checkpoint import EVALUATION_REWARD, CheckpointSpec, JournalMode
 from rlhf_planner.plan import local_pools, make_plan
 from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import CheckpointManager, PendingCheckpoint
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed, StorageInUse
+from rlhf_runtime.journal.folder import JournalFolder, Position, Settings, pass_folder, pass_folders
 
 from ...waiting import wait_until
 
@@ -24,7 +26,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
 
 
 class Told:
-    """A journal that remembers."""
+    """A recorder that remembers."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []
@@ -34,6 +36,10 @@ class Told:
         self.notices.append(text)
 
     notice_once = notice
+
+    def not_saved(self, step: int, problem: SavingProblem, message: str) -> None:
+        assert problem is SavingProblem.WRITE_FAILED
+        self.notices.append(message)
 
     def saved(self, step: int, address: str) -> None:
         assert Path(address, "checkpoint.json").is_file()
@@ -70,6 +76,23 @@ def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     assert saves.store.steps() == [5, 4, 2]
     newest = saves.newest()
     assert newest is not None and newest.record.metrics == {EVALUATION_REWARD: 0.3}
+
+
+def test_answers_stay_as_long_as_one_of_the_last_checkpoints_needs_them(tmp_path: Path) -> None:
+    saves, told = saves_of(tmp_path / "checkpoints", keepLast=2)
+    settings = Settings("same", "code")
+    saves.journal = JournalFolder(tmp_path / "journal", settings, JournalMode.EXACT, told.notice)
+    saves.journal.begin(0)
+    for step in range(1, 6):
+        pass_folder(tmp_path / "journal", Position(step)).mkdir()
+    kept = []
+    for step, reward in [(1, 0.9), (3, 0.1), (5, 0.2)]:
+        saves.record_evaluation(step, {EVALUATION_REWARD: reward})
+        saves.commit(write(saves, step))
+        saves.limit_journal(Position(step))
+        kept.append(min(pass_folders(tmp_path / "journal")).step)
+    assert kept == [1, 1, 3] and told.notices == []
+    assert saves.store.steps() == [5, 3, 1], "the best one needs none: it is older"
 
 
 def test_the_best_is_the_intact_one_with_the_largest_metric(tmp_path: Path) -> None:

@@ -55,6 +55,17 @@ def test_a_save_is_committed_after_the_next_step(saving: SaveSchedule, expected:
     assert words_of(training_passes(schedule_of(5), saving, evaluates=False)) == expected.split()
 
 
+def test_a_checkpoint_that_found_no_space_is_tried_again_after_the_next_step() -> None:
+    # It is asked where no checkpoint is due anyway: before step 1, and after steps 1 and 3.
+    retries = iter([False, False, True])
+    saving = SaveSchedule(2, at_start=False)
+    passes = training_passes(
+        schedule_of(5), saving, evaluates=False, retries_save=lambda: next(retries)
+    )
+    words = "t1 t2 s2 t3 c2 s3 t4 c3 s4 t5 c4 s5 c5"
+    assert words_of(passes) == words.split()
+
+
 @pytest.mark.parametrize("after", range(6))
 def test_a_job_goes_on_with_what_comes_after_its_checkpoint(after: int) -> None:
     saving = SaveSchedule(1, at_start=True)

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import LlamaConfig, T5Config
 
 from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.disk_space import is_disk_full
 from rlhf_runtime.engines.model_files import Shapes, write_configs, write_weights
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.models.folder import copy_tokenizer
 
+from ...small_disk import small_disk
 from ..data.small_tokenizers import END, write_base_tokenizer
 
 SHAPES = {"a": (4, 8), "b": (32,), "c": (40,), "head": (1, 8)}
@@ -40,6 +43,26 @@ def test_weights_are_in_files_of_at_most_their_size_and_one_file_is_held_at_a_ti
         name: files[number].name for name, number in (("a", 0), ("b", 0), ("c", 1), ("score", 1))
     }
     assert index["metadata"] == {"total_parameters": 112, "total_size": 448}
+
+
+def test_a_rank_whose_disk_is_full_gathers_as_often_and_the_model_can_be_written_later(
+    tmp_path: Path,
+) -> None:
+    """Otherwise the other ranks would wait in a collective for ever."""
+    asked: list[list[str]] = []
+
+    def gather(shapes: Shapes) -> dict[str, torch.Tensor]:
+        asked.append(list(shapes))
+        return {name: torch.zeros(1 << 19) for name in shapes}
+
+    with small_disk(tmp_path / "disk", mebibytes=1) as disk:
+        with pytest.raises(SafetensorError) as full:
+            write_weights(SHAPES, gather, disk.seen, torch.float32, {}, file_bytes=64 * 4)
+        assert is_disk_full(full.value)
+        disk.resize(16)
+        write_weights(SHAPES, gather, disk.seen, torch.float32, {}, file_bytes=64 * 4)
+        assert asked == [["a", "b"], ["c", "head"]] * 2
+        assert len(list(disk.seen.glob("*.safetensors"))) == 2
 
 
 def test_a_rank_that_does_not_write_gathers_as_often_and_writes_nothing(tmp_path: Path) -> None:

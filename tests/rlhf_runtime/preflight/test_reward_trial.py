@@ -328,18 +328,6 @@ def test_a_service_whose_credentials_are_elsewhere_is_not_asked(
     assert "here it gives no score (unreachable)" in unchecked
 
 
-def test_a_judge_whose_question_cannot_be_filled_is_an_error_and_is_not_asked() -> None:
-    judge = {"url": "http://127.0.0.1:1/v1", "model": "m", "prompt": "{answer}? {response}"}
-    spec = spec_of({"name": "judge", "judge": judge}, function("zero"))
-    findings = tried(spec, one_machine=False)
-    assert not findings.unchecked
-    assert len(findings.facts) == len(ROWS), "of the function"
-    (error,) = findings.gathered.errors
-    assert error.location == ("spec", "rewards", 0, "judge", "prompt")
-    assert "got {answer}, allowed {prompt}, {response} and {record.NAME}" in str(error)
-    assert "write {{answer}} for braces" in str(error)
-
-
 def test_entries_that_a_judges_question_names_are_looked_for_in_the_rows(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     rows = [{"prompt": "1", "answer": "2", "level": {"name": "a"}}, {"prompt": "1", "answer": "2"}]

@@ -161,6 +161,11 @@ VERIFIERS = '''
     def heavy(samples):
         return [float("torch" in sys.modules or "numpy" in sys.modules)] * len(samples)
 
+    def with_torch(samples):
+        import torch
+        lengths = torch.tensor([float(len(sample.response)) for sample in samples])
+        return torch.nn.functional.relu(lengths - 1)
+
     @measures("accuracy")
     def measuring(samples):
         return [1.0] * len(samples)

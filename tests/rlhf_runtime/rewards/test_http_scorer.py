@@ -4,11 +4,14 @@ import asyncio
 import gzip
 import json
 import socket
+import ssl
+import subprocess
 import threading
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -425,3 +428,19 @@ def test_waits_have_a_bound() -> None:
     assert retry_after("7") == 7.0
     assert retry_after("") is None
     assert (retry_after("Wed, 21 Oct 2015 07:28:00 GMT") or 0.0) < 0
+
+
+def test_a_certificate_that_nobody_has_signed_is_refused(
+    service: Service, samples: MakeSamples, tmp_path: Path
+) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    words += ["-subj", "/CN=127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", *words], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    service.socket = context.wrap_socket(service.socket, server_side=True)
+    url = service.url.replace("http:", "https:")
+    scores, waits = scored(http(url, maxRetries=1), samples("a"))
+    assert scores.errors == {"unreachable": 1} and len(waits) == 1
+    assert "CERTIFICATE_VERIFY_FAILED" in told(scores) and not service.bodies

@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
-from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.rewards.grades import find_grade
 from rlhf_runtime.rewards.judge_scorer import JudgeScorer
 
@@ -300,11 +300,7 @@ def test_no_message_has_a_secret_that_the_judge_repeats(
         assert text in details
 
 
-def test_an_unknown_placeholder_and_missing_credentials_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with pytest.raises(InvalidReward, match=r"got \{respnse\}, allowed \{prompt\}, \{response\}"):
-        JudgeScorer(spec("http://judge/v1", prompt="{respnse} or {response}?"))
+def test_missing_credentials_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_TOKEN", raising=False)
     headers = [{"name": "Authorization", "valueFromEnv": "JUDGE_TOKEN", "prefix": "Bearer "}]
     with pytest.raises(RewardError, match="got nothing in JUDGE_TOKEN"):

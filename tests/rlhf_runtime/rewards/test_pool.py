@@ -310,12 +310,13 @@ def test_a_verifier_that_prints_much_fills_no_log_and_is_not_slowed_down(
         ("forking_on", 2.0),
         ("moving", 1.0),
         ("threading_", 2.0),
+        ("with_torch", 1.0),
     ],
 )
 def test_a_verifier_may_do_with_its_process_as_it_likes(
     reward: MakeReward, samples: MakeSamples, function: str, expected: float
 ) -> None:
-    with VerifierPool(reward(function)) as pool:
+    with VerifierPool(reward(function, timeoutSeconds=120)) as pool:
         for _ in range(2):
             assert pool.score(samples("ab", "cd")).values.tolist() == [expected] * 2
 

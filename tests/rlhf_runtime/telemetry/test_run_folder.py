@@ -182,9 +182,11 @@ def test_a_file_that_does_not_fit_keeps_its_former_text(tmp_path: Path) -> None:
         folder = RunFolder(disk.seen / "run")
         folder.write_manifest("first")
         disk.fill()
-        with pytest.raises(CannotRecord, match="give the same command again"):
+        with pytest.raises(CannotRecord, match="the same command is given again") as caught:
             folder.write_manifest("second " * 1000)
+        assert caught.value.is_disk_full
         assert folder.read_manifest() == "first"
+        assert sorted(path.name for path in folder.path.iterdir()) == ["manifest.yaml"]
 
 
 def delete_it(folder: RunFolder) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.report import CheckpointReport, RunPhase
+from rlhf_api.report import CheckpointReport, RunPhase, SavingProblem, SavingReport
 from rlhf_runtime.telemetry.records import EvaluationRecord, RunRecord, StepRecord, WarmStartRecord
 from rlhf_runtime.telemetry.status_board import StatusBoard, StatusProgress, reportable
 
@@ -102,3 +102,33 @@ def test_metrics_that_a_report_cannot_hold_are_left_out() -> None:
     many = {f"reward/{number:04d}": 1.0 for number in range(400)}
     assert len(reportable(many)) == 256
     assert reportable({"with blank": 1.0, "inf": math.inf, "reward/a": 2.0}) == {"reward/a": 2.0}
+
+
+def test_checkpoints_that_fail_are_told_until_one_is_written(
+    board: StatusBoard, progress: StatusProgress
+) -> None:
+    assert board.latest.saving is None, "nothing was tried yet"
+    progress.not_saved(5, SavingProblem.NO_SPACE, "no space\nfor 5")
+    progress.not_saved(10, SavingProblem.WRITE_FAILED, "no route")
+    saving = board.latest.saving
+    assert saving is not None and (saving.failures, saving.reason) == (2, "WriteFailed")
+    assert saving.message == "2 failed since step 5: no route"
+    progress.step(step(11))
+    assert board.latest.saving == saving
+    progress.saved(15, "/run/checkpoints/step-15")
+    assert board.latest.saving == SavingReport(failures=2)
+    progress.not_saved(20, SavingProblem.NO_SPACE, "no space")
+    saving = board.latest.saving
+    assert saving is not None and saving.failures == 3
+    assert saving.message == "1 failed since step 20: no space"
+
+
+def test_a_wait_for_space_is_told_and_its_end(board: StatusBoard, progress: StatusProgress) -> None:
+    progress.not_saved(5, SavingProblem.WRITE_FAILED, "no route")
+    before = board.latest.saving
+    progress.waiting_for_space("waiting for space")
+    report = board.latest
+    assert report.saving == SavingReport(failures=1, reason="NoSpace", message="waiting for space")
+    assert (report.reason, report.message) == ("NoSpace", "waiting for space")
+    progress.waiting_for_space("")
+    assert board.latest.saving == before and board.latest.reason is None

@@ -8,6 +8,8 @@ from typing import Any
 from rlhf_api.on_cluster import CODE_FOLDER
 from rlhf_api.spec.cluster import GitCode
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.resources import PodResources
+from rlhf_operator.apply.build.resources import init_container_resources
 
 CLONE = """set -eu
 checkout=/tmp/checkout
@@ -40,8 +42,15 @@ def code_volume(job: RLHFJob) -> Mapping[str, Any]:
     return {"name": "code", "emptyDir": {}}
 
 
-def code_init_containers(job: RLHFJob, isolation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the init container that clones the code from Git, if any."""
+def code_init_containers(
+    job: RLHFJob, resources: PodResources, isolation: Mapping[str, Any]
+) -> Sequence[Mapping[str, Any]]:
+    """Return the init container that clones the code from Git, if any.
+
+    Args:
+        resources: of the pod.
+        isolation: security context of all containers.
+    """
     code = job.spec.code
     if code is None or code.git is None or job.spec.image is None:
         return []
@@ -54,10 +63,7 @@ def code_init_containers(job: RLHFJob, isolation: Mapping[str, Any]) -> Sequence
             "env": _environment(code.git),
             # The same restrictions as for the main container: the repository is untrusted, too.
             "securityContext": isolation,
-            "resources": {
-                "requests": {"cpu": "100m", "memory": "128Mi"},
-                "limits": {"memory": "1Gi"},
-            },
+            "resources": init_container_resources(resources, "100m", "128Mi", "1Gi"),
             "volumeMounts": [
                 {"name": "code", "mountPath": CODE_FOLDER},
                 {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlhf_api.on_cluster import (
-    CLIENT_PORT,
+    AGENT_PORT,
     CODE_FOLDER,
     DASHBOARD_PORT,
     FORK_SERVER,
@@ -14,8 +14,10 @@ from rlhf_api.on_cluster import (
     GCS_PORT,
     GPUS_VARIABLE,
     HUB_FOLDER,
+    JOB_UID_VARIABLE,
     MANIFEST_FOLDER,
     NO_GPUS,
+    RAY_START_SECONDS,
     REPORT_PORT,
     RUN_FOLDER,
 )
@@ -24,7 +26,9 @@ from rlhf_api.spec.environment import EnvironmentVariable
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device, NodePool, PodResources
 from rlhf_operator.apply.build.code import code_init_containers, code_volume
+from rlhf_operator.apply.build.eviction import eviction_annotations
 from rlhf_operator.apply.build.owner import Owner
+from rlhf_operator.apply.build.resources import container_resources, init_container_resources
 from rlhf_operator.decide.pod_variables import secret_variables
 
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -32,20 +36,24 @@ USER_ID = 1000
 """User of the image; files on volumes belong to its group."""
 STOP_SECONDS = 120
 """Time for a driver to finish its step and save after SIGTERM."""
-RAY_START_SECONDS = 120
-"""Time for Ray's services to start on a busy head. Ray's default is 30."""
+GRACE_SECONDS = 30
+"""Time for Ray to end after SIGTERM."""
 DRAIN_SECONDS = 0
 """Time that Ray lets work go on in a terminating pod. Ray's default of 30 would only delay the
 restart from the checkpoint."""
-PORTS = {
-    "gcs-server": GCS_PORT,
-    "dashboard": DASHBOARD_PORT,
-    "client": CLIENT_PORT,
-    "report": REPORT_PORT,
-}
+PORTS = {"gcs-server": GCS_PORT, "dashboard": DASHBOARD_PORT, "report": REPORT_PORT}
 """All ports of the head: KubeRay adds its own only if none is declared."""
-AGENT_PORT = 52365
-"""Port of Ray's agent on every node."""
+START_RAY = "ulimit -n 65536; exec python -P -m rlhf_runtime.controller.ray_start"
+"""Shell command of Ray's containers: runs KubeRay's `ray start` with longer time limits."""
+KUBERAY_ANNOTATIONS = {"ray.io/overwrite-container-cmd": "true"}
+"""Annotations of the pods: KubeRay leaves the command to the template."""
+START_LIMITS = {
+    "RAY_agent_register_timeout_ms": str(1000 * RAY_START_SECONDS),
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(RAY_START_SECONDS),
+    "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(RAY_START_SECONDS),
+    "RAY_gcs_server_port_wait_time_s": str(RAY_START_SECONDS),
+}
+"""Ray's own time limits for the start of its processes, as environment variables."""
 HOME = "/home/rlhf"
 SCRATCH_MOUNTS = (
     {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},
@@ -57,8 +65,11 @@ MANIFEST_VOLUME = "job"
 
 def head_pod(owner: Owner, job: RLHFJob, manifest: str) -> Mapping[str, Any]:
     """Return the head's pod template: Ray's services and the driver, no device."""
+    head = _container("ray-head", job, job.spec.resources.head, {})
+    uid = {"name": JOB_UID_VARIABLE, "value": owner.uid}
     container = {
-        **_container("ray-head", job, job.spec.resources.head, {}),
+        **head,
+        "env": _last_by_name([*head["env"], uid]),
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
         "readinessProbe": _probe("/api/gcs_healthz", DASHBOARD_PORT, failures=10),
         "livenessProbe": {
@@ -67,8 +78,19 @@ def head_pod(owner: Owner, job: RLHFJob, manifest: str) -> Mapping[str, Any]:
             "initialDelaySeconds": 60,
             "periodSeconds": 10,
         },
+        # A pod that is drained ends with its driver's state saved.
+        "lifecycle": {
+            "preStop": {"exec": {"command": ["python", "-P", "-m", "rlhf_cli.pod_ending"]}}
+        },
     }
-    return {"metadata": {"labels": owner.labels}, "spec": _pod(job, container, manifest)}
+    pod = _pod(job, job.spec.resources.head, container, manifest)
+    return {
+        "metadata": {
+            "labels": owner.labels,
+            "annotations": {**eviction_annotations(job), **KUBERAY_ANNOTATIONS},
+        },
+        "spec": {**pod, "terminationGracePeriodSeconds": STOP_SECONDS + GRACE_SECONDS},
+    }
 
 
 def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping[str, Any]:
@@ -82,13 +104,20 @@ def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Map
     fork_server = {"name": FORK_SERVER_VARIABLE, "value": FORK_SERVER}
     # Variables of the pool come last: they replace those of the job.
     env = _last_by_name([*container["env"], fork_server, *_variables(pool.env)])
-    pod = _pod(job, {**container, "env": env}, manifest)
+    pod = _pod(job, pool.resources, {**container, "env": env}, manifest)
     tolerations = [
         toleration.model_dump(mode="json", by_alias=True, exclude_none=True)
         for toleration in pool.tolerations
     ]
     return {
-        "metadata": {"labels": owner.labels, "annotations": dict(pool.annotations)},
+        "metadata": {
+            "labels": owner.labels,
+            "annotations": {
+                **eviction_annotations(job),
+                **pool.annotations,
+                **KUBERAY_ANNOTATIONS,
+            },
+        },
         "spec": {
             **pod,
             # KubeRay replaces a worker that has failed by another pod.
@@ -107,15 +136,20 @@ def _start_fork_server(device: Device) -> list[str]:
     return ["/bin/sh", "-c", f"{start} || true"]
 
 
-def _pod(job: RLHFJob, container: Mapping[str, Any], manifest: str) -> dict[str, Any]:
+def _pod(
+    job: RLHFJob, resources: PodResources, container: Mapping[str, Any], manifest: str
+) -> dict[str, Any]:
     image = _image(job)
-    init_containers = [*_run_folder(job), *code_init_containers(job, _isolation())]
+    init_containers = [
+        *_run_folder(job, resources),
+        *code_init_containers(job, resources, _isolation()),
+    ]
     pod: dict[str, Any] = {
         # User code runs in these pods: it gets no access to the API server.
         "automountServiceAccountToken": False,
         # Else every Service of the namespace adds variables, which Ray may read as its settings.
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 30,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER_ID,
@@ -151,8 +185,9 @@ def _container(
         "name": name,
         "image": image.runtime,
         "imagePullPolicy": image.pull_policy,
+        "command": ["/bin/bash", "-c", START_RAY],
         "env": _environment(job),
-        "resources": _resources(requests, devices),
+        "resources": container_resources(requests, devices),
         "securityContext": _isolation(),
         "volumeMounts": [
             {"name": MANIFEST_VOLUME, "mountPath": MANIFEST_FOLDER, "readOnly": True},
@@ -191,21 +226,13 @@ def _isolation() -> Mapping[str, Any]:
     }
 
 
-def _resources(requests: PodResources, devices: Mapping[str, str]) -> Mapping[str, Any]:
-    # Memory is limited to the request, so that a pod with too much of it harms only itself. Cores
-    # are not limited: a pod may use idle ones.
-    memory = {} if requests.memory is None else {"memory": requests.memory}
-    cpu = {} if requests.cpu is None else {"cpu": requests.cpu}
-    return {"requests": {**cpu, **memory, **devices}, "limits": {**memory, **devices}}
-
-
 def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
     plain = {
         "HOME": HOME,
         # The cache of the hub survives the pod if a claim is mounted there.
         "HF_HOME": HUB_FOLDER,
         "PYTHONUNBUFFERED": "1",
-        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(RAY_START_SECONDS),
+        **START_LIMITS,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(DRAIN_SECONDS),
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -255,7 +282,7 @@ def _claim_volume(name: str, claim: str | None) -> Mapping[str, Any]:
     return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
 
 
-def _run_folder(job: RLHFJob) -> Sequence[Mapping[str, Any]]:
+def _run_folder(job: RLHFJob, resources: PodResources) -> Sequence[Mapping[str, Any]]:
     """Return the init container that creates the job's folder on the volume."""
     # The kubelet would create a missing subPath as root.
     storage = job.spec.checkpoint.storage
@@ -270,10 +297,7 @@ def _run_folder(job: RLHFJob) -> Sequence[Mapping[str, Any]]:
             "imagePullPolicy": image.pull_policy,
             "command": ["mkdir", "-p", f"/claim/{claim.sub_path or job.name}"],
             "securityContext": _isolation(),
-            "resources": {
-                "requests": {"cpu": "50m", "memory": "32Mi"},
-                "limits": {"memory": "128Mi"},
-            },
+            "resources": init_container_resources(resources, "50m", "32Mi", "128Mi"),
             "volumeMounts": [{"name": "run", "mountPath": "/claim"}],
         }
     ]

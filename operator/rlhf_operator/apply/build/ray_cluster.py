@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_api.on_cluster import HEAD_CPUS, cluster_name, ray_cpus, ray_gpus, ray_resources
+from rlhf_api.on_cluster import (
+    AGENT_GRPC_PORT,
+    AGENT_PORT,
+    HEAD_CPUS,
+    RUNTIME_ENV_AGENT_PORT,
+    cluster_name,
+    ray_cpus,
+    ray_gpus,
+    ray_resources,
+)
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import NodePool
 from rlhf_operator.apply.build.owner import Owner
@@ -16,8 +25,24 @@ RAY_VERSION = "2.58.0"
 """Version in the runtime's image."""
 HEAD_STORE_BYTES = 200_000_000
 """Small: batches are on the workers, the head has references only."""
-PRIVATE_PREFIXES = ("kubectl.kubernetes.io/", "kopf.zalando.org/")
-"""Prefixes of annotations that concern only the RLHFJob itself."""
+START_PARAMETERS = {
+    "dashboard-agent-listen-port": str(AGENT_PORT),
+    "dashboard-agent-grpc-port": str(AGENT_GRPC_PORT),
+    "runtime-env-agent-port": str(RUNTIME_ENV_AGENT_PORT),
+    # The driver reads the workers' logs itself. KubeRay leaves an option out if it is "false".
+    "include-log-monitor": "0",
+}
+"""Parameters of `ray start` on every node."""
+PRIVATE_DOMAINS = ("kubectl.kubernetes.io", "kopf.zalando.org")
+"""Domains of annotations that concern only the RLHFJob itself."""
+RAY_DOMAIN = "ray.io"
+RAY_NAMES = (
+    "ray.io/gang-scheduling-enabled",
+    "ray.io/priority-class-name",
+    "ray.io/scheduler-name",
+)
+"""Labels and annotations of Ray's domain that a job may set. KubeRay obeys others, too, such as
+ray.io/overwrite-container-cmd, which decides by which command a pod starts."""
 
 
 def ray_cluster(
@@ -37,18 +62,13 @@ def ray_cluster(
     """
     # Queues, topology and gang scheduling read the labels and annotations of the RayCluster.
     metadata = job.metadata
-    annotations = {
-        name: value
-        for name, value in metadata.annotations.items()
-        if not name.startswith(PRIVATE_PREFIXES)
-    }
-    annotations |= identity_annotations
+    annotations = {**_passed_on(metadata.annotations), **identity_annotations}
     own = owner.metadata(cluster_name(owner.name, attempt), annotations=annotations)
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
         # Own labels win: the operator selects its objects by them.
-        "metadata": {**own, "labels": {**metadata.labels, **own["labels"]}},
+        "metadata": {**own, "labels": {**_passed_on(metadata.labels), **own["labels"]}},
         "spec": {
             "rayVersion": RAY_VERSION,
             # The plan is made for exactly these workers.
@@ -57,6 +77,7 @@ def ray_cluster(
             "headGroupSpec": {
                 "serviceType": "ClusterIP",
                 "rayStartParams": {
+                    **START_PARAMETERS,
                     "num-cpus": str(HEAD_CPUS),
                     # No work of the job runs on the head, even if its node has GPUs.
                     "num-gpus": "0",
@@ -72,6 +93,17 @@ def ray_cluster(
     }
 
 
+def _passed_on(entries: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the labels or annotations of a job that its RayCluster gets."""
+    return {name: value for name, value in entries.items() if _is_passed_on(name)}
+
+
+def _is_passed_on(name: str) -> bool:
+    domain, slash, _ = name.rpartition("/")
+    is_of_ray = domain == RAY_DOMAIN or domain.endswith(f".{RAY_DOMAIN}")
+    return name in RAY_NAMES or not slash or not (is_of_ray or domain in PRIVATE_DOMAINS)
+
+
 def _group(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping[str, Any]:
     return {
         "groupName": pool.name,
@@ -79,6 +111,7 @@ def _group(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping
         "minReplicas": pool.nodes,
         "maxReplicas": pool.nodes,
         "rayStartParams": {
+            **START_PARAMETERS,
             "num-cpus": str(ray_cpus(pool)),
             "num-gpus": str(ray_gpus(pool)),
             "resources": ray_resources(pool),

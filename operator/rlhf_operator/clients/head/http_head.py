@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ValidationError
 
 from rlhf_api.on_cluster import DASHBOARD_PORT, REPORT_PORT
+from rlhf_api.reading.report import read_report
 from rlhf_api.report import StatusReport
 from rlhf_operator.clients.head.addresses import Address, HeadPod, Route
 from rlhf_operator.clients.head.http import (
@@ -120,7 +121,7 @@ class HttpHead:
         # 404: another program listens at the port; the driver is not up.
         if answer.status in (204, 404):
             return None
-        return self._parse(self._report, answer, StatusReport.model_validate_json)
+        return self._parse(self._report, answer, read_report)
 
     async def acknowledge(self, submission_id: str, sequence: int) -> None:
         """Tell the driver that its final report was stored, so that it need not linger."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from rlhf_api.on_cluster import FINAL_REPORT
+from rlhf_api.reading.report import read_report
 from rlhf_api.report import StatusReport
 from rlhf_operator.clients.head.protocol import Submission, SubmissionState
 
@@ -94,6 +95,6 @@ def find_final_report(output: str, submission: str) -> StatusReport | None:
 
 def _parse_report(text: str) -> StatusReport | None:
     try:
-        return StatusReport.model_validate_json(text)
+        return read_report(text)
     except ValidationError:
         return None

@@ -1,12 +1,16 @@
-"""Journal: passes the events of a run to its files, progress displays and trackers."""
+"""RunRecorder: passes the events of a run to its files, progress displays and trackers."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from rlhf_api.plan import Plan
+from rlhf_api.report import SavingProblem
+from rlhf_runtime.hooks import UntilWritten, write_once
 from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.progress import Progress
 from rlhf_runtime.telemetry.records import (
@@ -14,6 +18,7 @@ from rlhf_runtime.telemetry.records import (
     EndRecord,
     EvaluationRecord,
     Outcome,
+    Record,
     ResumedRecord,
     RunRecord,
     StartupRecord,
@@ -33,11 +38,22 @@ MAX_UNSCORED = 100
 END_SECONDS = 10.0
 
 
-class Journal:
+class RunRecorder:
     """The receiver of all events of a run's controller."""
 
-    def __init__(self, folder: RunFolder, progress: Progress, trackers: TrackerGroup) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        progress: Progress,
+        trackers: TrackerGroup,
+        until_written: UntilWritten = write_once,
+    ) -> None:
+        """
+        Args:
+            until_written: calls a write, again and again while the disk is full.
+        """
         self.folder = folder
+        self._until_written = until_written
         self._progress = progress
         self._trackers = trackers
         self._startup: dict[str, float] = {}
@@ -56,12 +72,17 @@ class Journal:
         self.outcome: Outcome | None = None
         self._trains = True
 
+    def describe(self, manifest: str, plan: Plan) -> None:
+        """Write the manifest in force and its plan."""
+        self._until_written(partial(self.folder.write_manifest, manifest))
+        self._until_written(partial(self.folder.write_plan, plan))
+
     def begin(self, run: RunRecord) -> None:
         """The run starts, or its workers start again."""
         # Workers that were lost may have ended early before a checkpoint: these decide again.
         self.early_stop = ""
         self._trains = not run.is_evaluation
-        self.folder.append(run)
+        self._append(run)
         self._progress.begin(run)
 
     def started(self, phase: str, seconds: float) -> None:
@@ -69,7 +90,7 @@ class Journal:
         self._startup[phase] = seconds
         self._progress.startup(phase, seconds)
         # Each record repeats all phases: the last one counts.
-        self.folder.append(StartupRecord(dict(self._startup)))
+        self._append(StartupRecord(dict(self._startup)))
 
     def require_folder(self) -> None:
         """Check that the run's folder still exists.
@@ -119,7 +140,7 @@ class Journal:
         if failure.only_together or is_recorded:
             return
         self._unscored.add(row)
-        self.folder.append(
+        self._append(
             UnscoredRecord(
                 step, reward, failure.fault.value, failure.what, failure.row, failure.detail
             )
@@ -127,32 +148,32 @@ class Journal:
 
     def warm_start(self, record: WarmStartRecord) -> None:
         """A step of the warm start is over."""
-        self.folder.append(record)
+        self._append(record)
         self._progress.warm_start(record)
 
     def lines(self, step: int, lines: Mapping[str, bytes]) -> None:
         """Write the lines that a training step saves, by name."""
         for name, text in lines.items():
-            self.folder.write_lines(name, step, text)
+            self._until_written(partial(self.folder.write_lines, name, step, text))
 
     def samples(self, samples: Sequence[ResponseSample]) -> None:
         """Write some responses of a pass; none: nothing is written."""
         if not samples:
             return
-        self.folder.write_samples(samples)
+        self._until_written(partial(self.folder.write_samples, samples))
         if samples[0].kind is SampleKind.EVALUATION:
             self._trackers.log_samples(samples[0].step, samples)
 
     def step(self, record: StepRecord) -> None:
         """A training step is over."""
         # The file comes first: it must not miss a step that was shown.
-        self.folder.append(record)
+        self._append(record)
         self._trackers.log(record.step, record.metrics)
         self._progress.step(record)
 
     def evaluation(self, record: EvaluationRecord) -> None:
         """An evaluation is over."""
-        self.folder.append(record)
+        self._append(record)
         self._trackers.log(record.step, record.metrics)
         self._progress.evaluation(record)
 
@@ -160,9 +181,13 @@ class Journal:
         """A checkpoint of a step was written."""
         self._progress.saved(step, address)
 
+    def not_saved(self, step: int, problem: SavingProblem, message: str) -> None:
+        """The checkpoint of a step could not be written."""
+        self._progress.not_saved(step, problem, message)
+
     def resumed(self, step: int, address: str) -> None:
         """Workers resume from the checkpoint of a step."""
-        self.folder.append(ResumedRecord(step))
+        self._append(ResumedRecord(step))
         self._progress.resumed(step, address)
 
     def restarting(self, number: int, seconds: float, reason: str, message: str) -> None:
@@ -187,19 +212,25 @@ class Journal:
             if self.outcome is not None:
                 return
             self._trackers.close()
+            if outcome is not Outcome.SUCCEEDED:
+                # The error that ended the run matters more than a full disk: no wait.
+                self._until_written = write_once
             if outcome is Outcome.SUCCEEDED and self.early_stop:
                 reason, message = EARLY_STOP, self.early_stop
-            self.folder.append(EndRecord(outcome, time.time(), reason, message, self._model_step))
+            self._append(EndRecord(outcome, time.time(), reason, message, self._model_step))
             self.outcome = outcome
             if not self._trains:
                 return
             # From the files: records of earlier starts count, too.
             summary = summarize(self.folder.read())
-            self.folder.write_summary(summary.to_json())
-            write_report(self.folder)
+            self._until_written(partial(self.folder.write_summary, summary.to_json()))
+            self._until_written(partial(write_report, self.folder))
             self._progress.finish(summary, self._files())
         finally:
             self._ending.release()
+
+    def _append(self, record: Record) -> None:
+        self._until_written(partial(self.folder.append, record))
 
     def close(self) -> None:
         """Release terminal and files; safe after `end` and without it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +11,10 @@ import pytest
 
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.scores import Failure
-from rlhf_runtime.telemetry.journal import MAX_UNSCORED, Journal
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
-from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome
+from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
+from rlhf_runtime.telemetry.run_recorder import MAX_UNSCORED, RunRecorder
 from rlhf_runtime.telemetry.samples import SampleKind, SampleTable, sample_table
 from rlhf_runtime.telemetry.trackers import TrackerGroup
 
@@ -24,8 +24,8 @@ from .test_samples import a_sample
 
 def told(folder: Path, **counts: int) -> list[str]:
     stream = io.StringIO()
-    journal = Journal(RunFolder(folder), PlainProgress(stream), TrackerGroup({}))
-    journal.notice_data(counts)
+    recorder = RunRecorder(RunFolder(folder), PlainProgress(stream), TrackerGroup({}))
+    recorder.notice_data(counts)
     return stream.getvalue().splitlines()
 
 
@@ -52,11 +52,11 @@ def test_an_early_stop_is_the_reason_of_a_success_only(tmp_path: Path) -> None:
     for outcome, reason in ((Outcome.SUCCEEDED, EARLY_STOP), (Outcome.FAILED, "ModelNotSaved")):
         stream = io.StringIO()
         folder = RunFolder(tmp_path / outcome.value)
-        journal = Journal(folder, PlainProgress(stream), TrackerGroup({}))
-        journal.begin(a_run(tmp_path))
-        journal.stopped_early(text)
-        journal.end(outcome, *(() if outcome is Outcome.SUCCEEDED else (reason, "full")))
-        journal.close()
+        recorder = RunRecorder(folder, PlainProgress(stream), TrackerGroup({}))
+        recorder.begin(a_run(tmp_path))
+        recorder.stopped_early(text)
+        recorder.end(outcome, *(() if outcome is Outcome.SUCCEEDED else (reason, "full")))
+        recorder.close()
         end = folder.read().end
         assert end is not None and end.reason == reason
         assert end.message == (text if outcome is Outcome.SUCCEEDED else "full")
@@ -69,22 +69,22 @@ def test_an_early_stop_is_the_reason_of_a_success_only(tmp_path: Path) -> None:
 
 def test_workers_that_start_again_have_not_ended_early(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    journal = Journal(folder, PlainProgress(io.StringIO()), TrackerGroup({}))
-    journal.begin(a_run(tmp_path))
-    journal.stopped_early("training ended early, after step 6 of 9")
-    journal.begin(a_run(tmp_path))
-    journal.end(Outcome.SUCCEEDED)
-    journal.close()
+    recorder = RunRecorder(folder, PlainProgress(io.StringIO()), TrackerGroup({}))
+    recorder.begin(a_run(tmp_path))
+    recorder.stopped_early("training ended early, after step 6 of 9")
+    recorder.begin(a_run(tmp_path))
+    recorder.end(Outcome.SUCCEEDED)
+    recorder.close()
     end = folder.read().end
     assert end is not None and (end.reason, end.message) == ("", "")
 
 
 def test_an_evaluation_ends_without_summary_and_report(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    journal = Journal(folder, PlainProgress(io.StringIO()), TrackerGroup({}))
-    journal.begin(replace(a_run(tmp_path), total_steps=0))
-    journal.end(Outcome.FAILED, "DataNotFound", "no such file")
-    journal.close()
+    recorder = RunRecorder(folder, PlainProgress(io.StringIO()), TrackerGroup({}))
+    recorder.begin(replace(a_run(tmp_path), total_steps=0))
+    recorder.end(Outcome.FAILED, "DataNotFound", "no such file")
+    recorder.close()
     end = folder.read().end
     assert end is not None and (end.outcome, end.reason) == (Outcome.FAILED, "DataNotFound")
     assert not folder.report.exists() and not folder.summary.exists()
@@ -99,14 +99,14 @@ def test_failures_of_one_kind_are_told_once_and_every_row_is_recorded_once(tmp_p
     ]
     found.append(Failure(Fault.NON_FINITE, "response 4", "row 1", "got nan"))
     stream = io.StringIO()
-    journal = Journal(RunFolder(tmp_path), PlainProgress(stream), TrackerGroup({}))
+    recorder = RunRecorder(RunFolder(tmp_path), PlainProgress(stream), TrackerGroup({}))
     for step in (1, 2):
         for each in found:
-            journal.unscored(step, "exact", each)
+            recorder.unscored(step, "exact", each)
     lines = stream.getvalue().splitlines()
     assert ["row 1" in line and "notice reward exact: " in line for line in lines] == [True, True]
-    journal.close()
-    kept = journal.folder.read().unscored
+    recorder.close()
+    kept = recorder.folder.read().unscored
     assert [(each.fault, each.row) for each in kept] == [
         ("raised", "row 1"),
         ("raised", "row 2"),
@@ -118,24 +118,24 @@ def test_batches_that_have_scores_after_all_are_told_and_not_recorded(tmp_path: 
     """They leave room for rows that have none, and those are told, for all that the same was
     raised."""
     stream = io.StringIO()
-    journal = Journal(RunFolder(tmp_path), PlainProgress(stream), TrackerGroup({}))
+    recorder = RunRecorder(RunFolder(tmp_path), PlainProgress(stream), TrackerGroup({}))
     for row in range(MAX_UNSCORED):
         batch = Failure(Fault.RAISED, "2 samples", f"row {row}", "why", only_together=True)
-        journal.unscored(1, "exact", batch)
-    journal.unscored(1, "exact", Failure(Fault.RAISED, "it", "row 7", "why"))
-    journal.close()
+        recorder.unscored(1, "exact", batch)
+    recorder.unscored(1, "exact", Failure(Fault.RAISED, "it", "row 7", "why"))
+    recorder.close()
     lines = stream.getvalue().splitlines()
     assert ["2 samples to row 0" in line for line in lines] == [True, False]
     assert "it to row 7" in lines[1]
-    assert [each.row for each in journal.folder.read().unscored] == ["row 7"]
+    assert [each.row for each in recorder.folder.read().unscored] == ["row 7"]
 
 
 def test_records_of_failures_have_an_end(tmp_path: Path) -> None:
-    journal = Journal(RunFolder(tmp_path), PlainProgress(io.StringIO()), TrackerGroup({}))
+    recorder = RunRecorder(RunFolder(tmp_path), PlainProgress(io.StringIO()), TrackerGroup({}))
     for row in range(2 * MAX_UNSCORED):
-        journal.unscored(1, "exact", Failure(Fault.RAISED, "it", f"row {row}", "why"))
-    journal.close()
-    assert len(journal.folder.read().unscored) == MAX_UNSCORED
+        recorder.unscored(1, "exact", Failure(Fault.RAISED, "it", f"row {row}", "why"))
+    recorder.close()
+    assert len(recorder.folder.read().unscored) == MAX_UNSCORED
 
 
 def test_nothing_is_told_where_all_rows_are_used(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_a_model_of_an_earlier_end_is_not_announced(make_run: MakeRun, outcome: 
     folder = make_run(3)
     folder.model.mkdir()
     stream = io.StringIO()
-    journal = Journal(folder, PlainProgress(stream), TrackerGroup({}))
-    journal.end(outcome)
+    recorder = RunRecorder(folder, PlainProgress(stream), TrackerGroup({}))
+    recorder.end(outcome)
     assert (str(folder.model) in stream.getvalue()) is (outcome is Outcome.SUCCEEDED)
 
 
@@ -156,9 +156,9 @@ def test_a_model_of_an_earlier_end_is_not_announced(make_run: MakeRun, outcome: 
 def test_samples_of_a_run_are_announced(make_run: MakeRun, has_samples: bool) -> None:
     folder = make_run(3)
     stream = io.StringIO()
-    journal = Journal(folder, PlainProgress(stream), TrackerGroup({}))
-    journal.samples([a_sample()] if has_samples else [])
-    journal.end(Outcome.SUCCEEDED)
+    recorder = RunRecorder(folder, PlainProgress(stream), TrackerGroup({}))
+    recorder.samples([a_sample()] if has_samples else [])
+    recorder.end(Outcome.SUCCEEDED)
     assert (str(folder.samples) in stream.getvalue()) is has_samples
 
 
@@ -166,12 +166,12 @@ def test_samples_of_evaluations_reach_the_trackers_too(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     tracker = KeepsSamples()
     group = TrackerGroup({"kept": tracker})
-    journal = Journal(folder, PlainProgress(io.StringIO()), group)
+    recorder = RunRecorder(folder, PlainProgress(io.StringIO()), group)
     step = [a_sample(10, SampleKind.STEP)]
     evaluation = [a_sample(25, SampleKind.EVALUATION)]
     for samples in (step, evaluation, []):
-        journal.samples(samples)
-    journal.close()
+        recorder.samples(samples)
+    recorder.close()
     assert folder.read_samples(SampleKind.STEP, 10) == step
     assert folder.read_samples(SampleKind.EVALUATION, 25) == evaluation
     assert tracker.tables == [(25, sample_table(evaluation))]
@@ -192,3 +192,28 @@ class KeepsSamples:
 
     def close(self) -> None:
         pass
+
+
+def test_a_success_waits_for_space_and_a_failure_does_not(tmp_path: Path) -> None:
+    """Every record of a run is written in the end; a failed run has no use for a wait."""
+    writes: list[int] = []
+
+    def until_written(write: Callable[[], object]) -> None:
+        writes.append(1)
+        write()
+
+    for outcome, waits in ((Outcome.SUCCEEDED, True), (Outcome.FAILED, False)):
+        folder = RunFolder(tmp_path / outcome.value)
+        progress = PlainProgress(io.StringIO())
+        recorder = RunRecorder(folder, progress, TrackerGroup({}), until_written)
+        recorder.begin(a_run(tmp_path))
+        recorder.step(StepRecord(1, {}, {}, 1.0, 1))
+        recorder.lines(1, {"pairs": b""})
+        recorder.samples([a_sample()])
+        assert len(writes) == 4
+        writes.clear()
+        recorder.end(outcome)
+        # The end, the summary and the report.
+        assert len(writes) == (3 if waits else 0)
+        assert folder.summary.is_file() and folder.report.is_file()
+        writes.clear()
