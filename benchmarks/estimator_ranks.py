@@ -213,8 +213,7 @@ class Runner:
             groups=((0,),),
             kv_cache_bytes=cache,
             memory_bytes=2 * cache,
-            max_prompt_tokens=job.prompt,
-            max_response_tokens=job.response,
+            max_sequence_tokens=job.prompt + job.response,
             max_concurrent_sequences=job.rows,  # all at once, as predicted
             block_tokens=32,
             stop_token_ids=(),

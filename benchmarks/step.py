@@ -1,7 +1,8 @@
 """bench-step: a full GRPO step of example 01 against a plain loop in one process.
 
 Ours is a complete job: Ray, controller, workers, passes submitted ahead, files. The two sides run a
-few steps in turns; the plain loop is a child process.
+few steps in turns; the plain loop is a child process. Another part has a verifier that takes half a
+second for each sample: from the first token to the last score, against generation alone.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 
 from command_line import make_parser, parse
 from memory import end_of
+from our_run import OurRun, our_run
 from outcome import (
     milliseconds,
     note,
@@ -29,25 +29,13 @@ from outcome import (
     print_table,
     verdict,
 )
+from slow_scoring import TARGET as SLOW_TARGET
+from slow_scoring import SlowScoring, measure_slow_scoring, report_slow_scoring
 
-from rlhf_api.plan import GraphName, Plan
+from rlhf_api.plan import Plan
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
-from rlhf_flow.jobs.job_graphs import reward_roles, trace_algorithms
 from rlhf_planner.plan import make_plan, pools_of
-from rlhf_planner.simulation.event_graph import PASSES_AHEAD
-from rlhf_runtime.controller.optimizers import training_settings
-from rlhf_runtime.controller.pass_records import step_record
-from rlhf_runtime.controller.steps import PassRunner, SubmittedPass
-from rlhf_runtime.controller.training_passes import keep_ahead
-from rlhf_runtime.controller.worker_sites import OneMachine, Site
-from rlhf_runtime.controller.workers import Workers, WorkerSettings
-from rlhf_runtime.forkserver.standby import choose_fork_server
-from rlhf_runtime.telemetry.plain_progress import PlainProgress
-from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.run_recorder import RunRecorder
-from rlhf_runtime.telemetry.tracked_run import TrackedRun
-from rlhf_runtime.telemetry.trackers import make_trackers
 from runs import quiet
 
 HERE = Path(__file__).resolve().parent
@@ -106,48 +94,6 @@ class PlainLoop:
         return answer
 
 
-class OurRun:
-    """Our workers and driver; they run blocks of steps as a job does."""
-
-    def __init__(
-        self, job: RLHFJob, plan: Plan, settings: WorkerSettings, recorder: RunRecorder, site: Site
-    ) -> None:
-        self._recorder = recorder
-        traced = trace_algorithms(job, plan.device)[GraphName.STEP]
-        self._algorithm = traced.algorithm
-        self._rewards = reward_roles(traced.graph)
-        self._workers = Workers(job, plan, settings, site)
-        self._workers.build(recorder.started)
-        rates = training_settings(job.spec, plan.policy, traced.graph)
-        self._workers.call_role(plan.policy, "use_optimizer", plan.policy, rates)
-        self._stepper = PassRunner(self._workers, {GraphName.STEP: traced.graph})
-        self._step = 0
-        self.records: list[dict[str, float]] = []
-
-    def block(self, count: int) -> float:
-        """Run `count` steps; returns the mean seconds of one.
-
-        Measured from the first submitted call to the last written record.
-        """
-        begin = time.perf_counter()
-        keep_ahead(map(self._submit, range(count)), self._finish, PASSES_AHEAD)
-        return (time.perf_counter() - begin) / count
-
-    def close(self) -> None:
-        """End the workers."""
-        self._workers.close()
-
-    def _submit(self, _number: int) -> tuple[int, SubmittedPass]:
-        self._step += 1
-        return self._step, self._stepper.train(self._algorithm, self._step)
-
-    def _finish(self, numbered: tuple[int, SubmittedPass]) -> None:
-        step, submitted = numbered
-        record = step_record(step, self._stepper.wait(submitted), self._rewards)
-        self._recorder.step(record)
-        self.records.append(dict(record.phases))
-
-
 @dataclass
 class Measured:
     """Mean seconds of a step by block, and seconds by phase of every step, of both sides."""
@@ -176,31 +122,12 @@ def measure(options: argparse.Namespace, folder: Path) -> Measured:
     # Both start at the same time; one waits for the other before anything is measured.
     note("starting the plain loop, and our workers beside it")
     baseline = PlainLoop(model, plan, threads, folder / "plain_loop.log")
-    run_folder = RunFolder(folder / "run")
-    trackers = make_trackers(job.spec.telemetry, TrackedRun.of(job, run_folder.path))
-    recorder = RunRecorder(run_folder, PlainProgress(StringIO()), trackers)
-    settings = WorkerSettings(
-        models=folder / "models",
-        logs=folder / "logs",
-        python_path=(),  # the example has no code of its own
-        threads_per_rank=threads,
-        timeout_seconds=600.0,
-    )
-    fork_server, _ = choose_fork_server(plan.device, plan.standby)
-    site = OneMachine(fork_server)
     try:
-        site.open(plan.pools)
-        ours = OurRun(job, plan, settings, recorder, site)
-        try:
+        with our_run(job, plan, folder) as ours:
             baseline.wait_until_ready()
             note(f"{blocks} blocks of {steps} steps each, in turns")
             return _in_turns(ours, baseline, blocks, steps)
-        finally:
-            ours.close()
     finally:
-        site.close()
-        fork_server.close()
-        recorder.close()
         baseline.close()
 
 
@@ -218,7 +145,7 @@ def _in_turns(ours: OurRun, baseline: PlainLoop, blocks: int, steps: int) -> Mea
         measured.ours.append(our_seconds)
         measured.baseline.append(statistics.fmean(record["step"] for record in records))
         measured.baseline_phases.extend(records)
-    measured.our_phases = ours.records
+    measured.our_phases = [dict(record.phases) for record in ours.records]
     return measured
 
 
@@ -234,7 +161,7 @@ def job_from(example: Path, model: Path, steps: int) -> RLHFJob:
     return job
 
 
-def report(measured: Measured, options: argparse.Namespace) -> None:
+def report(measured: Measured, slow: SlowScoring, options: argparse.Namespace) -> None:
     """Print table, verdict and JSON."""
     left, right = phase_medians(measured.our_phases), phase_medians(measured.baseline_phases)
     del right["step"], right["reward"]
@@ -249,6 +176,7 @@ def report(measured: Measured, options: argparse.Namespace) -> None:
     ratio = paired_ratio(measured.ours, measured.baseline)
     name = f"step, {options.blocks} blocks of {options.steps}"
     print(verdict(name, ratio, TARGET, smallest=options.smallest))
+    report_slow_scoring(slow, options)
     print_json(
         "step",
         smallest=options.smallest,
@@ -256,7 +184,15 @@ def report(measured: Measured, options: argparse.Namespace) -> None:
         target=TARGET,
         ours=left,
         baseline=right,
+        slow_ratio=slow.ratio,
+        slow_target=SLOW_TARGET,
     )
+
+
+def measure_all(options: argparse.Namespace, folder: Path) -> None:
+    """Run both parts and report."""
+    measured = measure(options, folder)
+    report(measured, measure_slow_scoring(EXAMPLE, options, folder / "slow"), options)
 
 
 def main() -> None:
@@ -267,14 +203,41 @@ def main() -> None:
     parser.add_argument(
         "--warm-steps", type=int, default=32, help="steps of the warm start (default 32)"
     )
+    parser.add_argument(
+        "--slow-steps", type=int, default=3, help="steps with a slow verifier (default 3)"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=64, help="processes of the slow verifier (default 64)"
+    )
+    parser.add_argument(
+        "--prompts",
+        type=int,
+        default=96,
+        help="prompts of its steps, 8 samples each (default 96)",
+    )
+    parser.add_argument(
+        "--response-tokens", type=int, default=512, help="of its responses at most (default 512)"
+    )
+    parser.add_argument(
+        "--sequences", type=int, default=64, help="that generate at once there (default 64)"
+    )
     parser.add_argument("--output", type=Path, help="keep models and logs here (default: nowhere)")
-    options = parse(parser, blocks=1, steps=1, warm_steps=1)
+    options = parse(
+        parser,
+        blocks=1,
+        steps=1,
+        warm_steps=1,
+        slow_steps=1,
+        processes=2,
+        prompts=2,
+        response_tokens=32,
+    )
     if options.output is not None:
         options.output.mkdir(parents=True)
-        report(measure(options, options.output.resolve()), options)
+        measure_all(options, options.output.resolve())
         return
     with tempfile.TemporaryDirectory(prefix="bench-step-") as folder:
-        report(measure(options, Path(folder)), options)
+        measure_all(options, Path(folder))
 
 
 if __name__ == "__main__":

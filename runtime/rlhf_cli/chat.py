@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.generation.stopping_criteria import StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils.logging import disable_progress_bar
 
@@ -14,6 +15,7 @@ from rlhf_cli.chat_model import ChatModel
 from rlhf_runtime.data.row_checks import RowProblem
 from rlhf_runtime.data.row_text import PromptWriter
 from rlhf_runtime.data.source_setting import SourceSetting, Split
+from rlhf_runtime.data.stop_texts import StopTexts
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
 Write = Callable[[str], None]
@@ -35,7 +37,8 @@ class Conversation:
         Raises:
             ChatTemplateUnusable: the job needs a template and the tokenizer has none.
         """
-        self._tokenizer = TextTokenizer(model.folder)
+        self._tokenizer = TextTokenizer(model.folder, model.end_tokens)
+        self._stop_texts = self._tokenizer.stop_texts(model.stop)
         self._writer = PromptWriter(
             model.source, SourceSetting(Split.TRAIN), self._tokenizer.chat_template
         )
@@ -45,8 +48,8 @@ class Conversation:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = "auto" if device == "cuda" else torch.float32
         self._model = AutoModelForCausalLM.from_pretrained(model.folder, dtype=dtype).to(device)
-        self._temperature = model.temperature
-        self._max_tokens = model.max_tokens
+        self._temperature, self._truncation = model.temperature, model.truncation
+        self._max_tokens, self._cuts_at_context = model.max_tokens, model.cuts_at_context
         self._messages: list[dict[str, str]] = []
         if seed is not None:
             torch.manual_seed(seed)
@@ -68,42 +71,60 @@ class Conversation:
         asked = [*self._messages, {"role": "user", "content": text}]
         prompt = self._writer.write(asked if self.has_template else text, self._arguments)
         column = self._tokenizer.encode([prompt], not self.has_template)
-        self._require_context(len(column.values))
+        max_tokens = self._max_answer_tokens(len(column.values))
         tokens = torch.tensor(column.values[None].astype("int64"), device=self._model.device)
         streamer = _Streamer(self._tokenizer, write)
-        self._generate(tokens, streamer)
+        self._generate(tokens, max_tokens, streamer)
         answer = streamer.text
         if self.has_template:
             self._messages = [*asked, {"role": "assistant", "content": answer}]
         return answer
 
-    def _require_context(self, num_tokens: int) -> None:
-        limit = getattr(self._model.config, "max_position_embeddings", None)
-        if limit is not None and num_tokens + self._max_tokens > limit:
+    def _max_answer_tokens(self, num_tokens: int) -> int:
+        """Return the limit of an answer to a prompt of so many tokens."""
+        limit: int | None = getattr(self._model.config, "max_position_embeddings", None)
+        needed = 1 if self._cuts_at_context else self._max_tokens
+        if limit is None:
+            return self._max_tokens
+        if num_tokens + needed > limit:
             raise RowProblem(
                 f"the conversation does not fit into the model's context: got {num_tokens} tokens "
                 f"and an answer of up to {self._max_tokens}, allowed {limit}"
             )
+        return min(self._max_tokens, limit - num_tokens)
 
-    def _generate(self, tokens: torch.Tensor, streamer: BaseStreamer) -> None:
+    def _generate(self, tokens: torch.Tensor, max_tokens: int, streamer: BaseStreamer) -> None:
         sampling: dict[str, Any] = {"do_sample": False}
         if self._temperature > 0:
-            # As the job samples: from the whole distribution.
+            # As the job samples, not by the defaults of transformers or of the model.
             sampling = {
                 "do_sample": True,
                 "temperature": self._temperature,
-                "top_k": 0,
-                "top_p": 1.0,
+                "top_k": self._truncation.top_k or 0,
+                "top_p": self._truncation.top_p or 1.0,
+                "min_p": self._truncation.min_p or 0.0,
             }
         self._model.generate(
             tokens,
             attention_mask=torch.ones_like(tokens),
-            max_new_tokens=self._max_tokens,
+            max_new_tokens=max_tokens,
             eos_token_id=list(self._tokenizer.end_token_ids),
             pad_token_id=self._tokenizer.pad_token_id,
             streamer=streamer,
+            stopping_criteria=[] if self._stop_texts is None else [_Stopping(self._stop_texts)],
             **sampling,
         )
+
+
+class _Stopping(StoppingCriteria):  # type: ignore[misc]  # transformers has no types here
+    """Ends an answer at a stop text."""
+
+    def __init__(self, stop_texts: StopTexts) -> None:
+        self._search = stop_texts.search()
+
+    def __call__(self, tokens: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
+        is_end = self._search.add(int(tokens[0, -1]))
+        return torch.tensor([is_end], device=tokens.device)
 
 
 class _Streamer(BaseStreamer):  # type: ignore[misc]  # transformers has no types here

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.row_sources import DataSource
+from rlhf_api.spec.truncation import Truncation
 from rlhf_cli.earlier_run import read_job
 from rlhf_cli.evaluated_model import find_model
 from rlhf_cli.export import ExportRequest, export_checkpoint
@@ -51,6 +52,14 @@ class ChatModel:
     """Sampling temperature; 0 is greedy."""
     max_tokens: int
     """Limit of an answer's tokens."""
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer."""
+    end_tokens: tuple[str, ...] = ()
+    """Texts of tokens that end an answer, besides the model's own end tokens."""
+    truncation: Truncation = Truncation()
+    """The job's."""
+    cuts_at_context: bool = False
+    """True if an answer ends where the context is full; else every answer must fit."""
 
 
 @contextmanager
@@ -73,6 +82,8 @@ def open_model(request: ChatRequest) -> Iterator[ChatModel]:
 
 def _with_settings(folder: Path, spec: RLHFJobSpec | None, request: ChatRequest) -> ChatModel:
     """Add the settings of the command, else of the job, else the defaults."""
+    stop: tuple[str, ...] = ()
+    end_tokens: tuple[str, ...] = ()
     if spec is None:
         # The form of prompts of data that set nothing.
         source = DataSource.model_validate({"path": "-"})
@@ -81,6 +92,7 @@ def _with_settings(folder: Path, spec: RLHFJobSpec | None, request: ChatRequest)
         # Of several sources the first one: a conversation has one form.
         (_, source), *_ = single_sources(Split.TRAIN, spec.data.train)
         temperature, max_tokens = spec.rollout.temperature, spec.rollout.max_response_tokens
+        stop, end_tokens = spec.rollout.stop, spec.rollout.end_tokens
     if request.system is not None:
         source = source.model_copy(update={"system_prompt": request.system})
     return ChatModel(
@@ -88,6 +100,10 @@ def _with_settings(folder: Path, spec: RLHFJobSpec | None, request: ChatRequest)
         source,
         temperature if request.temperature is None else request.temperature,
         max_tokens if request.max_tokens is None else request.max_tokens,
+        stop,
+        end_tokens,
+        Truncation() if spec is None else spec.rollout.truncation,
+        spec is not None and spec.rollout.on_stop.context_limit is not None,
     )
 
 

@@ -45,8 +45,11 @@ def test_the_text_of_help_names_the_target(name: str) -> None:
 
 @pytest.mark.ray
 def test_step_prints_the_phases_of_both_sides(standby: Mapping[str, str]) -> None:
-    printed = run_smallest("step", variables=standby, starts={Heavy.RUN: 1, Heavy.ENGINE: 1})
+    printed = run_smallest("step", variables=standby, starts={Heavy.RUN: 2, Heavy.ENGINE: 1})
     answer = printed.json("step")
+    assert_positive([answer["slow_ratio"]])
+    rollouts = printed.rows("median ms of a rollout")
+    assert len(rollouts) == 4 and "rollout with a slow verifier, 1 steps: " in printed.text
     assert_positive([answer["ratio"], answer["ours"]["step"], answer["baseline"]["step"]])
     phases = ["transition", "generate", "score", "compute", "train", "rest", "step"]
     assert printed.names("median ms") == phases

@@ -733,11 +733,11 @@ CREATED: dict[str, Case] = {
             *("spec.algorithm.type=SFT", "spec.data.train={path: /d, answerField: answer}"),
             "spec.rollout.onStop.TokenLimit=Mask",
         ),
-        *("spec.rollout.onStop.TokenLimit", "got Mask, allowed Train; remove onStop"),
+        *("spec.rollout.onStop", "allowed an algorithm that generates responses; remove onStop"),
     ),
     "a treatment of cut off responses where DPO generates none": Case(
         ("spec.algorithm.type=DPO", PAIRS, "spec.rollout.onStop.TokenLimit=LeaveOut"),
-        *("spec.rollout.onStop.TokenLimit", "got LeaveOut, allowed Train; remove onStop"),
+        *("spec.rollout.onStop", "allowed an algorithm that generates responses; remove onStop"),
     ),
     "a treatment of cut off responses where RewardModel generates none": Case(
         (
@@ -745,14 +745,76 @@ CREATED: dict[str, Case] = {
             *("spec.models={reward_model: {source: {path: /m}}}",),
             "spec.rollout.onStop.TokenLimit=Mask",
         ),
-        *("spec.rollout.onStop.TokenLimit", "got Mask, allowed Train; remove onStop"),
+        *("spec.rollout.onStop", "allowed an algorithm that generates responses; remove onStop"),
+    ),
+    "a nucleus where SFT samples nothing": Case(
+        (
+            *("spec.algorithm.type=SFT", "spec.data.train={path: /d, answerField: answer}"),
+            "spec.rollout.topP=0.9",
+        ),
+        *("spec.rollout", "allowed topP, topK and minP with other types"),
+    ),
+    "the best tokens where DPO samples nothing": Case(
+        ("spec.algorithm.type=DPO", PAIRS, "spec.rollout.topK=5"),
+        *("spec.rollout", "allowed topP, topK and minP with other types"),
+    ),
+    "likely tokens where DPO samples nothing": Case(
+        ("spec.algorithm.type=DPO", PAIRS, "spec.rollout.minP=0.1"),
+        *("spec.rollout", "allowed topP, topK and minP with other types"),
+    ),
+    "truncated sampling of greedy answers": Case(
+        ("spec.data.evaluation={path: /e, topP: 0.9}",),
+        *("spec.data.evaluation.temperature", "write temperature: 1, or remove topP, topK and"),
     ),
     "a masked response of a pair": Case(
         (
             "spec.algorithm.type=OnlineDPO",
             "spec.rollout={samplesPerPrompt: 2, onStop: {TokenLimit: Mask}}",
         ),
-        *("spec.rollout.onStop.TokenLimit", "got Mask, allowed Train, LeaveOut; write Token"),
+        *("spec.rollout.onStop", "allowed Train, LeaveOut; write LeaveOut"),
+    ),
+    "a context limit of answers": Case(
+        (
+            *("spec.algorithm.type=SFT", "spec.data.train={path: /d, answerField: answer}"),
+            "spec.rollout.onStop.ContextLimit=Mask",
+        ),
+        *("spec.rollout.onStop", "allowed an algorithm that generates responses; remove onStop"),
+    ),
+    "an end token of answers": Case(
+        (
+            *("spec.algorithm.type=SFT", "spec.data.train={path: /d, answerField: answer}"),
+            "spec.rollout.onStop.EndToken=LeaveOut",
+        ),
+        *("spec.rollout.onStop", "allowed an algorithm that generates responses; remove onStop"),
+    ),
+    "a masked response of a pair that ended by itself": Case(
+        (
+            "spec.algorithm.type=OnlineDPO",
+            "spec.rollout={samplesPerPrompt: 2, onStop: {EndToken: Mask}}",
+        ),
+        *("spec.rollout.onStop", "allowed Train, LeaveOut; write LeaveOut"),
+    ),
+    "a masked response of a pair with a stop text": Case(
+        (
+            "spec.algorithm.type=OnlineDPO",
+            "spec.rollout={samplesPerPrompt: 2, stop: ['.'], onStop: {StopText: Mask}}",
+        ),
+        *("spec.rollout.onStop", "allowed Train, LeaveOut; write LeaveOut"),
+    ),
+    "a masked response of a pair where the context is full": Case(
+        (
+            "spec.algorithm.type=OnlineDPO",
+            "spec.rollout={samplesPerPrompt: 2, onStop: {ContextLimit: Mask}}",
+        ),
+        *("spec.rollout.onStop", "allowed Train, LeaveOut; write LeaveOut"),
+    ),
+    "a treatment of stop texts without one": Case(
+        ("spec.rollout.onStop.StopText=Mask",),
+        *("spec.rollout.onStop.StopText", "got Mask, allowed Train without stop; list the texts"),
+    ),
+    "no stop reason that is trained on": Case(
+        ("spec.rollout.onStop={EndToken: Mask, TokenLimit: LeaveOut}",),
+        *("spec.rollout.onStop.EndToken", "got Mask, allowed Train for one reason at least"),
     ),
     "a threshold of a fusion that may not be there": Case(
         ("spec.rollout={stageFusion: Auto, stageFusionThreshold: 4}",),
@@ -874,7 +936,35 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "a fusion from some responses on": (
         "spec.rollout={stageFusion: Always, stageFusionThreshold: 4}",
     ),
+    "truncated sampling": ("spec.rollout={topP: 0.9, topK: 40, minP: 0.05}",),
+    "limits that leave nothing out where DPO samples nothing": (
+        *("spec.algorithm.type=DPO", PAIRS, "spec.rewards=[]"),
+        "spec.rollout={topP: 1.0, minP: 0.0}",
+    ),
+    "truncated sampling of an evaluation only": (
+        "spec.data.evaluation={path: /e, temperature: 0.6, topP: 0.95, topK: 20}",
+    ),
+    "greedy answers with limits that leave nothing out": (
+        "spec.data.evaluation={path: /e, topP: 1.0}",
+    ),
     "masked responses": ("spec.rollout.onStop={TokenLimit: Mask}",),
+    "only stop texts are trained on": (
+        "spec.rollout={stop: ['</a>'], onStop: {EndToken: Mask, TokenLimit: LeaveOut}}",
+    ),
+    "ends of the responses of an evaluation": (
+        *("spec.algorithm.type=SFT", "spec.rewards=[]", HELD_OUT),
+        *(
+            "spec.data.train={path: /d, answerField: a}",
+            "spec.rollout={stop: ['.'], endTokens: ['!']}",
+        ),
+    ),
+    "only responses that fill the context are trained on": (
+        "spec.rollout.onStop={EndToken: Mask, TokenLimit: Mask, ContextLimit: Train}",
+    ),
+    "responses that fill the context, left out of pairs": (
+        "spec.algorithm.type=OnlineDPO",
+        "spec.rollout={samplesPerPrompt: 2, onStop: {ContextLimit: LeaveOut}}",
+    ),
     "pairs without cut off responses": (
         "spec.algorithm.type=OnlineDPO",
         "spec.rollout={samplesPerPrompt: 2, onStop: {TokenLimit: LeaveOut}}",

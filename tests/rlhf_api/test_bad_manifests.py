@@ -88,15 +88,11 @@ CASES = {
         20,
         ("did you mean temperature?", "maxPromptTokens"),
     ),
-    "truncated sampling": Case(
-        19,
-        "    samplesPerPrompt: 8\n    topP: 0.9",
-        "spec.rollout.topP",
-        20,
-        ("sampling is never truncated", "temperature"),
+    "a nucleus of nothing": Case(
+        19, "    samplesPerPrompt: 8\n    topP: 0", "spec.rollout.topP", 20, ("greater than 0",)
     ),
     "truncated sampling in snake case": Case(
-        19, "    samplesPerPrompt: 8\n    top_k: 5", "spec.rollout.top_k", 20, ("never truncated",)
+        19, "    samplesPerPrompt: 8\n    top_k: 5", "spec.rollout.top_k", 20, ("write topK",)
     ),
     "a field at the wrong place": Case(
         20, "  seed: 3", "spec.seed", 20, ("seed belongs at spec.schedule.seed",)

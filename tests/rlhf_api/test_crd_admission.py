@@ -84,9 +84,9 @@ def test_rewards_without_names_are_of_one_name() -> None:
 
 def test_unknown_fields_are_dropped_and_named() -> None:
     """Nothing of them is stored; kubectl refuses them by itself, unless it is told not to."""
-    changes = ["spec.seed=3", "spec.rollout.topP=0.9", "spec.rewards[0].jury={path: /m}"]
+    changes = ["spec.seed=3", "spec.rollout.bestOf=4", "spec.rewards[0].jury={path: /m}"]
     admission = admit(apply_overrides(GOOD, changes))
-    assert {*admission.dropped} == {"spec.rollout.topP", "spec.rewards[0].jury", "spec.seed"}
+    assert {*admission.dropped} == {"spec.rollout.bestOf", "spec.rewards[0].jury", "spec.seed"}
     assert admission.document == admit(GOOD).document
 
 

@@ -73,7 +73,7 @@ def test_the_tree_shows_all_levels() -> None:
     ("path", "words"),
     [
         ("spec.algoritm", ("spec has no field algoritm", "did you mean algorithm?", "rewards")),
-        ("spec.rollout.top_p", ("sampling is never truncated",)),
+        ("spec.rollout.top_p", ("write topP",)),
         ("seed", ("RLHFJob has no field seed", "spec.schedule.seed")),
         ("ppo", ("spec.algorithm.ppo",)),
         ("spec.banana", ("spec has no field banana", "choose one of them")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -61,6 +62,18 @@ def test_lines_of_a_model_without_a_template_stand_alone(model: Path) -> None:
     assert "no chat template: each line stands alone" in done.stderr
 
 
+def test_an_answer_ends_at_a_stop_text_of_its_job(model: Path, tmp_path: Path) -> None:
+    answer = greedy(model, "402991=", 8, template=False)
+    assert len(answer) == 8
+    with RunFolder(tmp_path / "run") as run:
+        run.path.mkdir()
+        run.write_manifest(run_manifest({"rollout": {"stop": [answer[2:4]]}}))
+    model.rename(run.model)
+    done = chat(run.path, "--temperature", 0, "--max-tokens", 8, lines="402991=\n")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip("\n") == answer[: answer.find(answer[2:4]) + 2]
+
+
 def test_a_conversation_has_the_prompts_and_the_limits_of_its_job(
     model: Path, tmp_path: Path
 ) -> None:
@@ -90,6 +103,21 @@ def test_sampled_answers_are_repeated_by_a_seed(model: Path) -> None:
 def test_a_conversation_that_is_too_long_says_so(model: Path) -> None:
     done = chat(model, "--max-tokens", 100_000, lines="1=\n")
     assert done.exit_code == 0 and "does not fit into the model's context" in done.stderr
+
+
+def test_an_answer_is_cut_off_where_the_context_is_full_if_its_job_does_so(
+    model: Path, tmp_path: Path
+) -> None:
+    with RunFolder(tmp_path / "run") as run:
+        run.path.mkdir()
+        run.write_manifest(run_manifest({"rollout": {"onStop": {"ContextLimit": "Mask"}}}))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 9}))
+    answer = greedy(model, "402991=", 2, template=False)
+    model.rename(run.model)
+    done = chat(run.path, "--temperature", 0, "--max-tokens", 8, lines="402991=\n40299100=\n")
+    assert done.exit_code == 0 and done.stdout.strip("\n") == answer
+    assert "does not fit into the model's context: got 9 tokens" in done.stderr
 
 
 def test_no_model_is_an_error(tmp_path: Path) -> None:

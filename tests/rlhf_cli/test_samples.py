@@ -10,12 +10,13 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from rlhf_api.spec.rollout import StopReason
 from rlhf_cli.app import app
 from rlhf_cli.run_samples import SampleQuery, find_samples
 from rlhf_runtime.telemetry.errors import NoSamples
 from rlhf_runtime.telemetry.records import EvaluationRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
-from rlhf_runtime.telemetry.samples import EndedBy, ResponseSample, SampleKind
+from rlhf_runtime.telemetry.samples import ResponseSample, SampleKind
 
 SCORES = [0.5, None, -1.0, 2.0]
 
@@ -34,7 +35,7 @@ def written(
             prompt=f"question {number // 2}",
             response=f"answer {number} of {kind.value} {step}\nits second line",
             tokens=9,
-            ended_by=EndedBy.TOKEN_LIMIT if number else EndedBy.END_TOKEN,
+            ended_by=StopReason.TOKEN_LIMIT if number else StopReason.END_TOKEN,
             scores={"reward": score},
             advantage=0.25 if kind is SampleKind.STEP else None,
         )
@@ -96,11 +97,11 @@ def test_a_prompt_is_followed_over_all_evaluations(run_folder: RunFolder) -> Non
 def test_a_block_has_prompt_response_scores_and_end(run_folder: RunFolder) -> None:
     result = rlhf_samples(run_folder, "--step", "10", "--limit", "2")
     assert result.stdout == (
-        "step 10, prompt 100  reward=0.5 advantage=0.25 (9 tokens, end token)\n"
+        "step 10, prompt 100  reward=0.5 advantage=0.25 (9 tokens, EndToken)\n"
         "rows.jsonl, row 100, counted from 0\n"
         "prompt\n  question 0\n"
         "response\n  answer 0 of step 10\n  its second line\n\n"
-        "step 10, prompt 100, response 1  reward=none advantage=0.25 (9 tokens, token limit)\n"
+        "step 10, prompt 100, response 1  reward=none advantage=0.25 (9 tokens, TokenLimit)\n"
         "rows.jsonl, row 100, counted from 0\n"
         "prompt\n  question 0\n"
         "response\n  answer 1 of step 10\n  its second line\n\n"

@@ -110,6 +110,7 @@ def test_a_call_carries_what_the_primitive_table_says() -> None:
         "response_tokens",
         "rollout_log_probs",
         "sample_index",
+        "stop_reason",
     )
     assert call.options == GenerateOptions(samples=2)
     assert pickle.loads(pickle.dumps(call)) == call

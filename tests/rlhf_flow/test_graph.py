@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +47,25 @@ def test_an_edge_from_nowhere_is_refused() -> None:
 def test_an_unknown_call_is_refused() -> None:
     with pytest.raises(FlowError, match="no such call in the graph: got z, allowed a, b"):
         graph("ab", []).call("z")
+
+
+def test_scores_of_responses_read_nothing_else_and_run_as_often() -> None:
+    names = ("generate", "generate#2", "score", "mixed", "filtered", "every-2/score", "log_probs")
+    edges = [
+        *(("generate", name) for name in names[2:] if name != "filtered"),
+        *(("generate#2", "mixed"), ("log_probs", "filtered"), ("prompts", "generate")),
+    ]
+    scoring = {"score", "mixed", "filtered", "every-2/score"}
+    calls = tuple(
+        call(name, CallKind.SCORE if name in scoring else CallKind.INFER) for name in names
+    )
+    made = replace(graph("", edges), calls=calls)
+    generate, other, *_ = calls
+    assert [one.id for one in made.scores_of_responses(generate)] == ["score"]
+    assert made.scores_of_responses(other) == ()
+    repeated = replace(generate, id="every-2/generate")
+    in_region = replace(made, data_edges=(DataEdge(repeated.id, "every-2/score", ("x",)),))
+    assert [one.id for one in in_region.scores_of_responses(repeated)] == ["every-2/score"]
 
 
 def test_roles_that_are_never_trained_have_no_version_edges() -> None:

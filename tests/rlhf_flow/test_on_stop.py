@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName
-from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.rollout import OnStop, StopAction
 from rlhf_flow import CrossEntropy
 from rlhf_flow.document.graph_document import read_graph
 from rlhf_flow.document.manifest_graph import build_manifest_graph, settings_digest
@@ -53,8 +53,12 @@ class Answers(Algorithm):
 """
 
 
-def on_stop(action: str) -> dict[str, Any]:
-    return {"rollout": ROLLOUT | {"onStop": {"TokenLimit": action}}}
+REASONS = {"EndToken": {}, "StopText": {"stop": ["\n"]}, "TokenLimit": {}, "ContextLimit": {}}
+"""Settings that a treatment of a stop reason needs."""
+
+
+def on_stop(action: str, reason: str = "TokenLimit") -> dict[str, Any]:
+    return {"rollout": ROLLOUT | {"onStop": {reason: action}} | REASONS[reason]}
 
 
 def graphs_of(job: MakeJob, kind: str, action: str, **sections: Any) -> dict[GraphName, Graph]:
@@ -80,12 +84,35 @@ def test_masked_responses_count_everywhere_but_in_losses(job: MakeJob, kind: str
     graph = graphs_of(job, kind, "Mask")[GraphName.STEP]
     for call, other in zip(graph.calls, before.calls, strict=True):
         if call.method == "train":
-            assert set(call.reads) == {*other.reads, "finished"}
+            assert set(call.reads) == {*other.reads, "unmasked"}
+        elif call.method == "generate":
+            assert set(call.writes) == {*other.writes, "unmasked"}
         else:
             assert call == other
     for loss in losses_of(graph):
         assert isinstance(loss, ClippedLoss | ValueLoss)
-        assert loss.counted == (loss.valid, "finished")
+        assert loss.counted == (loss.valid, "unmasked")
+
+
+@pytest.mark.parametrize("action", ["Mask", "LeaveOut"])
+def test_the_graph_is_the_same_for_all_stop_reasons(job: MakeJob, action: str) -> None:
+    expected = graphs_of(job, "GRPO", action)
+    for reason in REASONS:
+        assert dict(trace_job(job(algorithm={"type": "GRPO"}, **on_stop(action, reason)))) == (
+            expected
+        )
+
+
+def test_one_reason_may_be_masked_and_another_left_out(job: MakeJob) -> None:
+    rollout = ROLLOUT | {"onStop": {"TokenLimit": "Mask", "ContextLimit": "LeaveOut"}}
+    graph = trace_job(job(algorithm={"type": "GRPO"}, rollout=rollout))[GraphName.STEP]
+    (loss,) = losses_of(graph)
+    assert loss.counted == ("reward_valid", "unmasked")
+    score = graph.call("reward.score")
+    assert "retained" in score.reads
+    assert graph.call("reward.valid").options == ComputeOptions(
+        (BothValid("reward_valid", "retained", "reward_valid"),)
+    )
 
 
 @pytest.mark.parametrize("kind", [*GENERATING, "OnlineDPO"])
@@ -99,7 +126,7 @@ def test_no_score_counts_of_a_response_that_is_left_out(job: MakeJob, kind: str)
         restricted = graph.call(f"{region}/" * bool(region) + site.replace(".score", ".valid"))
         valid = f"{call.role}_valid"
         assert isinstance(restricted.options, ComputeOptions)
-        assert restricted.options.operations == (BothValid(valid, "finished", valid),)
+        assert restricted.options.operations == (BothValid(valid, "retained", valid),)
         # Every later reader has the restricted column.
         readers = [e.target for e in graph.data_edges if e.source == call.id and valid in e.columns]
         assert readers == [restricted.id]
@@ -121,10 +148,10 @@ def test_an_evaluation_measures_all_responses(job: MakeJob, action: str) -> None
 
 def test_a_loss_that_cannot_mask_generated_responses_is_refused() -> None:
     algorithm = Stepped(lambda flow, p: flow.actor.train(flow.actor.generate(p), CrossEntropy()))
-    for action in (TokenLimitAction.MASK, TokenLimitAction.LEAVE_OUT):
-        message = rf"got CrossEntropy\(.*{action.value}, allowed ClippedLoss.*; write Train"
+    for action in (StopAction.MASK, StopAction.LEAVE_OUT):
+        message = rf"got CrossEntropy\(.*{action.value} in .*, allowed ClippedLoss.*; write Train"
         with pytest.raises(FlowError, match=message):
-            trace(algorithm, on_token_limit=action)
+            trace(algorithm, on_stop=OnStop(TokenLimit=action))
     trace(algorithm)
 
 
@@ -135,16 +162,16 @@ def test_an_auxiliary_loss_on_generated_responses_is_refused_too() -> None:
         batch |= flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
         flow.actor.train(batch, ClippedLoss("reward_valid"), (batch, CrossEntropy(weight=0.1)))
 
-    for action in (TokenLimitAction.MASK, TokenLimitAction.LEAVE_OUT):
+    for action in (StopAction.MASK, StopAction.LEAVE_OUT):
         with pytest.raises(FlowError, match=f"got CrossEntropy.*{action.value}"):
-            trace(Stepped(step), on_token_limit=action)
+            trace(Stepped(step), on_stop=OnStop(TokenLimit=action))
 
 
 def test_a_condition_of_the_algorithm_is_not_replaced() -> None:
     loss = ClippedLoss("reward_valid", finished="reward_valid")
     algorithm = Stepped(lambda flow, p: flow.actor.train(flow.actor.generate(p), loss))
-    with pytest.raises(FlowError, match=r"got finished='reward_valid'.*Mask, allowed None"):
-        trace(algorithm, on_token_limit=TokenLimitAction.MASK)
+    with pytest.raises(FlowError, match=r"got finished='reward_valid' and Mask.*, allowed None"):
+        trace(algorithm, on_stop=OnStop(TokenLimit=StopAction.MASK))
 
 
 @pytest.fixture

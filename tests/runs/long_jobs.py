@@ -18,8 +18,14 @@ OFTEN = {
 GRPO = {
     "algorithm": {"grpo": {"klCoefficient": 0.05, "epochsPerBatch": 2}},
     "schedule": {"miniBatchPrompts": 3},
+    "rollout": {
+        "stop": ["99", "0"],
+        "onStop": {"TokenLimit": "LeaveOut", "EndToken": "Mask"},
+        "topP": 0.9,
+    },
 }
-"""KL in the loss, three mini-batches (the last one smaller), two epochs."""
+"""KL in the loss, three mini-batches (the last one smaller), two epochs, all stop reasons,
+truncated sampling."""
 PPO = {
     "algorithm": {"ppo": {"klCoefficient": 0.05, "valueClipRange": 0.2}},
     "schedule": {"promptsPerStep": 16, "miniBatchPrompts": 8},
@@ -54,5 +60,11 @@ def _sampled_sources(folder: Path) -> Mapping[str, Any]:
         {"name": name, "path": str(write_rows(folder / f"{name}.jsonl", part))}
         for name, part in sets.items()
     ]
-    sampling = {"samplesPerPrompt": 2, "temperature": 0.8, "passAtK": [1, 2], "passScore": 0.9}
+    sampling = {
+        "samplesPerPrompt": 2,
+        "temperature": 0.8,
+        "topP": 0.98,
+        "passAtK": [1, 2],
+        "passScore": 0.9,
+    }
     return {"sources": sources, "answerField": "answer", **sampling}

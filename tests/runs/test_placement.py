@@ -37,6 +37,7 @@ COMPARED = (
 )
 INDEPENDENT = (("actor.train", "critic.train"), ("reference.log_probs", "critic.values"))
 """Calls that do not depend on each other, and share no device where roles are split."""
+EXACT_MATCH = "rlhf_runtime.rewards.exact_match:score"
 TRAINED = {"roles": ["actor", "reference"]}
 CRITIC = {"roles": ["critic"]}
 GENERATION = {"roles": ["actor"], "calls": ["Generate"]}
@@ -258,11 +259,17 @@ def test_responses_that_another_engine_finishes_are_the_same_after_a_kill(scratc
         "fused-moved",
         {"type": "Manual", "groups": groups},
         *("--devices", 2, "--steps", 4, "--inject", "kill:rank=1,phase=generate,step=4"),
-        rollout=fused(15) | {"maxResponseTokens": 24},
+        # The tokens that sampling kept move with the responses.
+        rollout=fused(15) | {"maxResponseTokens": 24, "topP": 0.9},
         checkpoint={"everySteps": 2},
+        rewards=[{"function": {"entrypoint": EXACT_MATCH, "batchSize": 1}}],
     )
     assert overlapping_steps(finished.folder, "actor.finish", "critic.values")
+    # Responses are scored as they end, wherever they do.
+    for call in ("actor.generate", "actor.finish"):
+        assert overlapping_steps(finished.folder, call, "reward.score_early"), call
     steps = records(finished.folder, "step")
     assert [record["step"] for record in steps] == [1, 2, 3, 3, 4]
     first, again = (without_pace(record["metrics"]) for record in steps[2:4])
     assert first == again
+    assert all(record["metrics"]["actor/log_prob_difference_max"] < 1e-4 for record in steps)

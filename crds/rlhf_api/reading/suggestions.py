@@ -8,17 +8,10 @@ from pydantic.alias_generators import to_camel
 
 from rlhf_api.reading.fields import FieldDoc, all_fields, contract
 
-_TRUNCATION = (
-    "sampling is never truncated: training needs the probabilities of the full distribution; "
-    "use temperature"
-)
 _CLUSTER_WRITES = "the cluster writes this; remove it"
 
 # Advice for keys that people expect, by the path at which they write them.
 _ADVICE = {
-    "spec.rollout.topP": _TRUNCATION,
-    "spec.rollout.topK": _TRUNCATION,
-    "spec.rollout.minP": _TRUNCATION,
     "spec.rollout.doSample": "write temperature; data.evaluation has its own, 0 for greedy answers",
     "spec.rollout.gpuMemoryUtilization": "the plan divides the memory; kvCacheMemory sets it",
     "spec.models.<name>.training.optimizer": "the optimizer is AdamW; its settings belong here",

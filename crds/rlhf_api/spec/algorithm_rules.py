@@ -12,8 +12,9 @@ from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import AlgorithmSettings
 from rlhf_api.spec.presets import PpoSettings
-from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.rollout import StopAction
 from rlhf_api.spec.row_sources import TrainOn
+from rlhf_api.spec.truncation import is_truncated
 
 if TYPE_CHECKING:
     from rlhf_api.spec.job import RLHFJobSpec
@@ -49,7 +50,9 @@ _TRAINS_ALL_ANSWERS = (
     "self.data.train.sources.exists(source, has(source.trainOn) && "
     f"source.trainOn == {_ALL_ANSWERS}))"
 )
-_TOKEN_LIMIT = "self.rollout.onStop.TokenLimit"
+_ON_STOP = "self.rollout.onStop"
+# ContextLimit has no default.
+_ACTIONS = f"{_ON_STOP}.EndToken, {_ON_STOP}.StopText, {_ON_STOP}.TokenLimit"
 
 
 def _is_one_of(kinds: Sequence[AlgorithmType]) -> str:
@@ -142,16 +145,21 @@ def _group_has_a_baseline(spec: RLHFJobSpec) -> list[Violation]:
     return violation_if(settings is not None and settings.group_baseline and samples < 2, samples)
 
 
-def _cut_off_responses_exist(spec: RLHFJobSpec) -> list[Violation]:
-    action = spec.rollout.on_stop.token_limit
-    is_used = action is TokenLimitAction.TRAIN or spec.algorithm.type not in _ON_DATA
-    return violation_if(not is_used, action.value)
+def _responses_are_generated(spec: RLHFJobSpec) -> list[Violation]:
+    on_stop, kind = spec.rollout.on_stop, spec.algorithm.type
+    is_used = on_stop.context_limit is not None or on_stop.has_other_than(StopAction.TRAIN)
+    return violation_if(is_used and kind in _ON_DATA, kind.value)
 
 
 def _pairs_are_not_masked(spec: RLHFJobSpec) -> list[Violation]:
-    action = spec.rollout.on_stop.token_limit
-    is_masked = action is TokenLimitAction.MASK
-    return violation_if(is_masked and spec.algorithm.type is AlgorithmType.ONLINE_DPO, action.value)
+    is_pair = spec.algorithm.type is AlgorithmType.ONLINE_DPO
+    return violation_if(is_pair and spec.rollout.on_stop.has(StopAction.MASK))
+
+
+def _sampling_exists(spec: RLHFJobSpec) -> Iterator[Violation]:
+    if spec.algorithm.type in _ON_DATA:
+        for field in spec.rollout.truncation.fields:
+            yield Violation(field, ("rollout", field))
 
 
 def _actor_is_trained(kind: AlgorithmType) -> Rule:
@@ -275,23 +283,32 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         check=_group_has_a_baseline,
     ),
     Rule(
-        holds=f"{_TOKEN_LIMIT} == {text(TokenLimitAction.TRAIN)} || !({_is_one_of(_ON_DATA)})",
+        holds=f"!({_is_one_of(_ON_DATA)}) || !has({_ON_STOP}.ContextLimit) && "
+        f"[{_ACTIONS}].all(action, action == {text(StopAction.TRAIN)})",
         what="onStop is about generated responses, and the algorithm generates none",
-        got=_TOKEN_LIMIT,
-        allowed="Train",
+        got="self.algorithm.type",
+        allowed="an algorithm that generates responses",
         do="remove onStop",
-        field=".rollout.onStop.TokenLimit",
-        check=_cut_off_responses_exist,
+        field=".rollout.onStop",
+        check=_responses_are_generated,
     ),
     Rule(
-        holds=f"{_TOKEN_LIMIT} != {text(TokenLimitAction.MASK)} || "
-        f"self.algorithm.type != {text(AlgorithmType.ONLINE_DPO)}",
+        holds=f"self.algorithm.type != {text(AlgorithmType.ONLINE_DPO)} || "
+        f"!({text(StopAction.MASK)} in [{_ACTIONS}]) && (!has({_ON_STOP}.ContextLimit) || "
+        f"{_ON_STOP}.ContextLimit != {text(StopAction.MASK)})",
         what="OnlineDPO compares two complete responses, so it cannot mask one of them",
-        got=_TOKEN_LIMIT,
         allowed="Train, LeaveOut",
-        do="write TokenLimit: LeaveOut, then no pair has a response that was cut off",
-        field=".rollout.onStop.TokenLimit",
+        do="write LeaveOut, then no pair has such a response",
+        field=".rollout.onStop",
         check=_pairs_are_not_masked,
+    ),
+    Rule(
+        holds=f"!({is_truncated('self.rollout')}) || !({_is_one_of(_ON_DATA)})",
+        what="truncated sampling, and the algorithm samples no responses",
+        allowed="topP, topK and minP with other types",
+        do="remove it; data.evaluation has its own",
+        field=".rollout",
+        check=_sampling_exists,
     ),
     *map(_actor_is_trained, _WITH_CRITIC),
 )

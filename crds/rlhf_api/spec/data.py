@@ -19,6 +19,7 @@ from rlhf_api.spec.row_sources import (
     TrainOn,
     WeightedSource,
 )
+from rlhf_api.spec.truncation import MinP, TopK, TopP, Truncation, is_truncated
 
 
 class OnInvalidRow(StrEnum):
@@ -129,6 +130,12 @@ class EvaluationData(MixedData):
     """Responses per prompt."""
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
     """Sampling temperature; 0 is greedy."""
+    top_p: TopP | None = None
+    """As rollout.topP, which evaluation does not use. Default: all tokens."""
+    top_k: TopK | None = None
+    """As rollout.topK, which evaluation does not use. Default: all tokens."""
+    min_p: MinP | None = None
+    """As rollout.minP, which evaluation does not use. Default: all tokens."""
     pass_at_k: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Field(max_length=8)] = ()
     """Values of k for which pass@k is measured: the probability that at least one of k responses
     passes, estimated from all samplesPerPrompt. Default: none."""
@@ -149,7 +156,22 @@ class EvaluationData(MixedData):
                 f"at most samplesPerPrompt, {self.samples_per_prompt}",
             ),
         ),
+        Rule(
+            holds=f"self.temperature > 0.0 || !({is_truncated('self')})",
+            what="truncated sampling of greedy responses, which take the likeliest token",
+            allowed="topP, topK and minP with a temperature above 0",
+            do="write temperature: 1, or remove topP, topK and minP",
+            field=".temperature",
+            check=lambda self: violation_if(
+                self.temperature == 0 and self.truncation.is_active, "0"
+            ),
+        ),
     )
+
+    @property
+    def truncation(self) -> Truncation:
+        """Truncation of sampling in evaluations."""
+        return Truncation(self.top_p, self.top_k, self.min_p)
 
 
 class PretrainingData(DataSource):

@@ -62,8 +62,8 @@ class FailurePolicy(Contract):
     the job fails, with its checkpoints intact."""
     max_unscored_steps: Count = 5
     """Longest run of steps in which no response has a score that counts, as verifiers abstain or
-    fail or all responses are cut off: their updates are left out. Then the job fails, with its
-    checkpoints intact. It fails at once if a verifier fails on every response."""
+    fail or rollout.onStop leaves all responses out: their updates are left out. Then the job fails,
+    with its checkpoints intact. It fails at once if a verifier fails on every response."""
     space_deadline_seconds: NonNegativeCount = 86400
     """Longest wait for space if the disk is full and records or the model cannot be written. The
     workers keep the weights in memory meanwhile. Then the job fails with NoSpace; it is not

@@ -11,6 +11,10 @@ from rlhf_api.base import Contract, Count
 from rlhf_api.cel_literals import text
 from rlhf_api.quantity import Quantity
 from rlhf_api.rules import Rule, Violation, violation_if
+from rlhf_api.spec.truncation import MinP, TopK, TopP, Truncation
+
+MAX_STOP_TEXTS = 8
+MAX_STOP_CHARACTERS = 64
 
 
 class GenerationEngineType(StrEnum):
@@ -32,11 +36,29 @@ class StageFusionType(StrEnum):
     """No overlap: all responses end before calls that read them begin."""
 
 
-class TokenLimitAction(StrEnum):
-    """Treatment of responses that are cut off at maxResponseTokens."""
+class StopReason(StrEnum):
+    """Reason for the end of a response."""
+
+    END_TOKEN = "EndToken"
+    """An end token of the model, or one of rollout.endTokens."""
+    STOP_TEXT = "StopText"
+    """A text of rollout.stop."""
+    TOKEN_LIMIT = "TokenLimit"
+    """maxResponseTokens."""
+    CONTEXT_LIMIT = "ContextLimit"
+    """The context of the model."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the response ended by itself: no limit cut it off."""
+        return self in (StopReason.END_TOKEN, StopReason.STOP_TEXT)
+
+
+class StopAction(StrEnum):
+    """Treatment of responses that ended for a reason."""
 
     TRAIN = "Train"
-    """They are trained on like all others."""
+    """They are trained on."""
     MASK = "Mask"
     """Their scores count in baselines and advantages, but none of their tokens in a loss."""
     LEAVE_OUT = "LeaveOut"
@@ -47,8 +69,38 @@ class OnStop(Contract):
     """Treatment of responses by the reason for their end."""
 
     # The keys are stop reasons, whose names are values of the contract: TokenLimit, not tokenLimit.
-    token_limit: Annotated[TokenLimitAction, Field(alias="TokenLimit")] = TokenLimitAction.TRAIN
+    end_token: Annotated[StopAction, Field(alias="EndToken")] = StopAction.TRAIN
+    """Treatment of responses that end with an end token: Train, Mask or LeaveOut."""
+    stop_text: Annotated[StopAction, Field(alias="StopText")] = StopAction.TRAIN
+    """Treatment of responses that end with a text of stop: Train, Mask or LeaveOut."""
+    token_limit: Annotated[StopAction, Field(alias="TokenLimit")] = StopAction.TRAIN
     """Treatment of responses that are cut off at maxResponseTokens: Train, Mask or LeaveOut."""
+    context_limit: Annotated[StopAction | None, Field(alias="ContextLimit")] = None
+    """Treatment of responses that are cut off where the model's context is full: Train, Mask or
+    LeaveOut. Default: a job whose longest prompt and response exceed the context is refused."""
+
+    def action(self, reason: StopReason) -> StopAction:
+        """Treatment of responses with a stop reason."""
+        return {
+            StopReason.END_TOKEN: self.end_token,
+            StopReason.STOP_TEXT: self.stop_text,
+            StopReason.TOKEN_LIMIT: self.token_limit,
+            StopReason.CONTEXT_LIMIT: self.context_limit or StopAction.TRAIN,
+        }[reason]
+
+    def has(self, action: StopAction) -> bool:
+        """True if responses with some stop reason are treated so."""
+        return any(self.action(reason) is action for reason in StopReason)
+
+    def has_other_than(self, action: StopAction) -> bool:
+        """True if responses with some stop reason are treated in another way."""
+        return any(self.action(reason) is not action for reason in StopReason)
+
+
+TRAIN_ON_ALL = OnStop()
+"""All responses are trained on."""
+
+StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
 class GenerationParallelism(Contract):
@@ -64,14 +116,52 @@ def _threshold_needs_fusion(spec: RolloutSpec) -> list[Violation]:
     return violation_if(has_threshold and is_unused, spec.stage_fusion.value)
 
 
+def _stop_text_can_end(spec: RolloutSpec) -> list[Violation]:
+    action = spec.on_stop.stop_text
+    return violation_if(action is not StopAction.TRAIN and not spec.stop, action.value)
+
+
+def _some_response_is_trained_on(spec: RolloutSpec) -> list[Violation]:
+    on_stop = spec.on_stop
+    actions = [on_stop.end_token, on_stop.token_limit, on_stop.context_limit]
+    if spec.stop:
+        actions.append(on_stop.stop_text)
+    return violation_if(StopAction.TRAIN not in actions, on_stop.end_token.value)
+
+
+_TRAIN = text(StopAction.TRAIN)
+
+
 class RolloutSpec(Contract):
     """Generation and sampling.
 
-    Sampling is never truncated (no top-p or top-k): the log-probabilities that training needs are
-    those of the full distribution at this temperature.
+    If sampling is truncated (topP, topK, minP), log-probabilities of sampled responses are those of
+    the truncated distribution at this temperature, in generation and in training: the engine
+    records the tokens that it kept for each sampled token.
     """
 
     validations: ClassVar = (
+        Rule(
+            holds=f"!has(self.onStop) || self.onStop.StopText == {_TRAIN} || size(self.stop) > 0",
+            what="a treatment of responses that end with a stop text, and there is no such text",
+            got="self.onStop.StopText",
+            allowed="Train without stop",
+            do="list the texts in stop, or remove StopText",
+            field=".onStop.StopText",
+            check=_stop_text_can_end,
+        ),
+        Rule(
+            holds=f"!has(self.onStop) || self.onStop.EndToken == {_TRAIN} || "
+            f"self.onStop.TokenLimit == {_TRAIN} || "
+            f"has(self.onStop.ContextLimit) && self.onStop.ContextLimit == {_TRAIN} || "
+            f"size(self.stop) > 0 && self.onStop.StopText == {_TRAIN}",
+            what="responses are trained on for none of the reasons for which they end",
+            got="self.onStop.EndToken",
+            allowed="Train for one reason at least",
+            do="write EndToken: Train",
+            field=".onStop.EndToken",
+            check=_some_response_is_trained_on,
+        ),
         Rule(
             holds="!has(self.stageFusionThreshold) || "
             f"self.stageFusion == {text(StageFusionType.ALWAYS)}",
@@ -92,7 +182,13 @@ class RolloutSpec(Contract):
     """Longest prompt; data.onLongPrompt says what happens to longer ones."""
     max_response_tokens: Count = 1024
     """Longest response; a longer one is cut off here."""
-    on_stop: OnStop = OnStop()
+    stop: Annotated[tuple[StopText, ...], Field(max_length=MAX_STOP_TEXTS)] = ()
+    """Texts that end a response, such as </answer>. Tokens of the text stay in the response; a
+    token that goes beyond the text is dropped. Default: none."""
+    end_tokens: Annotated[tuple[StopText, ...], Field(max_length=MAX_STOP_TEXTS)] = ()
+    """Texts of tokens that end a response in addition to the model's end tokens, such as
+    <|im_end|>. Each must be one token of the actor's tokenizer. Default: none."""
+    on_stop: OnStop = TRAIN_ON_ALL
     """Treatment of responses by the reason for their end. Default: all are trained on."""
     expected_prompt_tokens: Count | None = None
     """Mean number of tokens of a prompt, for estimates of times. Default: half of
@@ -103,6 +199,14 @@ class RolloutSpec(Contract):
     temperature: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
     """Sampling temperature, also of the log-probabilities of sampled responses in training. vLLM
     allows at most 2."""
+    top_p: TopP | None = None
+    """Nucleus sampling: keep the fewest tokens, the likeliest ones, whose probabilities sum to at
+    least this. Default: all tokens, as with 1."""
+    top_k: TopK | None = None
+    """Keep this many of the likeliest tokens. Default: all."""
+    min_p: MinP | None = None
+    """Keep the tokens with at least this share of the likeliest token's probability. Default: all
+    tokens, as with 0."""
     parallelism: GenerationParallelism = GenerationParallelism()
     """Parallelism of the actor for generation. Default: the planner's choice."""
     max_concurrent_sequences: Annotated[int, Field(ge=1, le=65536)] = 256
@@ -116,3 +220,31 @@ class RolloutSpec(Contract):
     stage_fusion_threshold: Count | None = None
     """Largest number of unfinished responses of a step at which a few engines take all of them;
     only with Always. Default: the planner's choice."""
+
+    @property
+    def required_context_tokens(self) -> int:
+        """Context that a generating model must have."""
+        # Responses may end where the context is full, but every prompt needs a first token.
+        is_cut = self.on_stop.context_limit is not None
+        return self.max_prompt_tokens + (1 if is_cut else self.max_response_tokens)
+
+    @property
+    def required_context(self) -> str:
+        """The sum that is `required_context_tokens`, for messages."""
+        is_cut = self.on_stop.context_limit is not None
+        return f"maxPromptTokens + {1 if is_cut else 'maxResponseTokens'}"
+
+    @property
+    def context_advice(self) -> str:
+        """What to do about a model with less context, for messages."""
+        if self.on_stop.context_limit is not None:
+            return "lower maxPromptTokens, or choose a model of longer context"
+        return (
+            "lower one of them, choose a model of longer context, or write "
+            "rollout.onStop.ContextLimit, then responses are cut off there"
+        )
+
+    @property
+    def truncation(self) -> Truncation:
+        """Truncation of sampling in training steps."""
+        return Truncation(self.top_p, self.top_k, self.min_p)

@@ -126,8 +126,9 @@ def _check_columns(call: ModelCall, roles: Roles) -> None:
     """Refuse a call that reads or writes other columns than its method."""
     reads: set[str] = set()
     writes: set[str] = set()
-    # A score writes a column per reward, and rewards are not part of the graph.
-    may_write_more = call.kind is CallKind.SCORE
+    # Rewards and rollout are not part of the graph: a score writes a column per reward, and
+    # generation one per action of onStop, and the kept tokens of truncated sampling.
+    may_write_more = call.kind in (CallKind.SCORE, CallKind.GENERATE)
     if call.role is not None:
         primitive = find_primitive(roles[call.role], call.method)
         assert primitive is not None, "call_kind checks this"
@@ -139,7 +140,7 @@ def _check_columns(call: ModelCall, roles: Roles) -> None:
             # Columns of an earlier operation of the call are not read from the batch.
             reads |= set(operation.reads) - writes
             writes |= set(operation.writes)
-    # More reads are allowed: the response mask, if the batch has it.
+    # More reads are allowed, such as the response mask if the batch has it.
     missing = sorted(reads - set(call.reads))
     _require(not missing, f"{call.id} does not read what it needs", "none", ", ".join(missing))
     other = sorted(writes - set(call.writes))

@@ -22,7 +22,7 @@ from rlhf_api.problems import path_text
 from rlhf_api.spec.algorithm import CustomSettings
 from rlhf_api.spec.algorithm_graph import MAX_CALLS, AlgorithmGraph
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.rollout import StopAction
 from rlhf_flow.document.graph_document import read_graph, write_graph
 from rlhf_flow.errors import InvalidGraph, ManifestOutdated
 from rlhf_flow.step.algorithm import Algorithm
@@ -76,10 +76,12 @@ def settings_digest(job: RLHFJob) -> str:
         "pretraining": None if rows is None else {"expected": rows.expected, "most": rows.maximum},
         "rewards": {name: asdict(terms) for name, terms in reward_terms(job.spec.rewards).items()},
     }
-    action = job.spec.rollout.on_stop.token_limit
-    # Left out by default, so that digests stored before the setting existed stay true.
-    if action is not TokenLimitAction.TRAIN:
-        traced_with["onTokenLimit"] = action.value
+    on_stop = job.spec.rollout.on_stop
+    # The graph depends on the actions, not on the stop reasons that they are for.
+    if used := [a.value for a in (StopAction.MASK, StopAction.LEAVE_OUT) if on_stop.has(a)]:
+        traced_with["onStop"] = used
+    if job.spec.rollout.truncation.is_active:
+        traced_with["truncatesSampling"] = True
     return _digest(json.dumps(_with_integers(traced_with), sort_keys=True).encode())
 
 

@@ -16,7 +16,7 @@ from rlhf_api.problems import Problem
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
-from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.rollout import TRAIN_ON_ALL, OnStop
 from rlhf_flow.document.manifest_graph import (
     answer_columns,
     check_up_to_date,
@@ -27,15 +27,14 @@ from rlhf_flow.document.manifest_graph import (
 from rlhf_flow.errors import InvalidAlgorithm
 from rlhf_flow.jobs.data_checks import check_all_answers, check_pairs, check_pretraining
 from rlhf_flow.jobs.registry import build_algorithm, build_evaluation, build_warm_start
+from rlhf_flow.jobs.rollout_checks import check_on_stop, check_truncation
 from rlhf_flow.step.algorithm import Algorithm
-from rlhf_flow.step.calls import TrainOptions
 from rlhf_flow.step.checks import suggest
 from rlhf_flow.step.columns import (
     PROMPT_COLUMNS,
     scores_column,
     term_scores_column,
 )
-from rlhf_flow.step.losses import ClippedLoss, ValueLoss
 from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.step.roles import RewardSource
 from rlhf_flow.trace.graph import Graph, RowCount
@@ -81,7 +80,12 @@ def trace_algorithms(
     """
     step = build_algorithm(job, device)
     graph = _traced(
-        job, step, data_columns(job), pretraining_rows(job), job.spec.rollout.on_stop.token_limit
+        job,
+        step,
+        data_columns(job),
+        pretraining_rows(job),
+        job.spec.rollout.on_stop,
+        job.spec.rollout.truncation.is_active,
     )
     # These errors are about a user's class, but about no call: name the line of its method.
     with errors_located_at(type(step).step):
@@ -130,7 +134,8 @@ def _traced(
     algorithm: Algorithm,
     inputs: frozenset[str],
     pretraining: RowCount | None = None,
-    on_token_limit: TokenLimitAction = TokenLimitAction.TRAIN,
+    on_stop: OnStop = TRAIN_ON_ALL,
+    truncates_sampling: bool = False,
 ) -> Graph:
     return trace(
         algorithm,
@@ -138,7 +143,8 @@ def _traced(
         inputs=inputs,
         pretraining=pretraining,
         rewards=reward_terms(job.spec.rewards),
-        on_token_limit=on_token_limit,
+        on_stop=on_stop,
+        truncates_sampling=truncates_sampling,
     )
 
 
@@ -148,7 +154,8 @@ def _check_job(job: RLHFJob, graph: Graph) -> None:
     check_all_answers(job, graph)
     check_pretraining(job, graph)
     check_rewards(job, graph)
-    check_on_stop(job, graph)
+    check_on_stop(job, graph, is_scored=bool(reward_roles(graph)))
+    check_truncation(job, graph)
     policy = policy_role(graph)
     if graph.roles[policy].head is not ModelHead.LM:
         _check_without_text(job, graph, policy)
@@ -284,37 +291,6 @@ def check_rewards(job: RLHFJob, graph: Graph) -> None:
         ]
     if problems:
         raise ManifestError(problems)
-
-
-def check_on_stop(job: RLHFJob, graph: Graph) -> None:
-    """Refuse a treatment of cut off responses that would change nothing in the step.
-
-    Raises:
-        ManifestError: nothing applies it.
-    """
-    action = job.spec.rollout.on_stop.token_limit
-    trained = [call.options for call in graph.calls_of_kind(CallKind.TRAIN)]
-    losses = [options.loss for options in trained if isinstance(options, TrainOptions)]
-    applies, needs = {
-        TokenLimitAction.TRAIN: (True, ""),
-        TokenLimitAction.MASK: (
-            any(isinstance(loss, ClippedLoss | ValueLoss) for loss in losses),
-            "a step that trains by ClippedLoss or ValueLoss",
-        ),
-        TokenLimitAction.LEAVE_OUT: (
-            bool(reward_roles(graph)) and bool(graph.calls_of_kind(CallKind.GENERATE)),
-            "a step that generates responses and scores them",
-        ),
-    }[action]
-    if not applies:
-        problem = Problem(
-            ("spec", "rollout", "onStop", "TokenLimit"),
-            "a treatment of cut off responses that the step never applies",
-            got=action.value,
-            allowed=f"Train, or {needs}",
-            do="remove onStop",
-        )
-        raise ManifestError([problem])
 
 
 def check_step(graph: Graph) -> None:

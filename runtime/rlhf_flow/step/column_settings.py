@@ -14,6 +14,7 @@ from rlhf_flow.step.checks import check
 from rlhf_flow.step.columns import (
     ALLOWED_NAMES,
     COLUMNS,
+    KEPT_TOKENS,
     PER_TOKEN,
     RESPONSE_MASK,
     Kind,
@@ -109,6 +110,9 @@ class ColumnSettings:
 
     always: ClassVar[tuple[str, ...]] = ()
     """Columns that it reads under fixed names."""
+    compares_with_sampling: ClassVar[bool] = False
+    """True for a loss on log-probabilities of sampled responses under the distribution that was
+    sampled: at its temperature, and over the tokens that it kept."""
     # Per setting that names a column: its name, and how it is used.
     _columns: ClassVar[tuple[tuple[str, Reads | None, Writes | None], ...]]
 
@@ -183,7 +187,8 @@ def _named_columns(kind: type) -> Iterator[tuple[str, Reads | None, Writes | Non
 
 
 def column_inputs(reader: ColumnReader, available: Collection[str]) -> Iterator[ColumnInput]:
-    """The columns that a loss or an operation reads of a batch, the response mask included.
+    """The columns that a loss or an operation reads of a batch, the response mask and the kept
+    tokens included.
 
     Args:
         reader: a loss or an operation.
@@ -195,6 +200,9 @@ def column_inputs(reader: ColumnReader, available: Collection[str]) -> Iterator[
     counts_tokens = isinstance(reader, ColumnSettings) and reader.counts_tokens
     if counts_tokens and RESPONSE_MASK in available:
         yield fixed_input(RESPONSE_MASK)
+    compares = isinstance(reader, ColumnSettings) and reader.compares_with_sampling
+    if compares and KEPT_TOKENS in available:
+        yield fixed_input(KEPT_TOKENS)
 
 
 def columns_read_by(reader: ColumnReader, available: Collection[str]) -> set[str]:

@@ -30,6 +30,7 @@ class Kind(Enum):
     TEXT = "a text per row"
     RECORD = "a record per row"
     IDENTITY = "a whole number that names a row or its prompt"
+    KEPT_TOKENS = "the tokens that truncated sampling kept, per token"
 
 
 # Kinds with a number for each token of a row's response.
@@ -63,7 +64,13 @@ RECORD = "record"
 RESPONSE_TOKENS = "response_tokens"
 RESPONSE_TEXT = "response_text"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
+# Read implicitly wherever log-probabilities are those of sampling, if the batch has it.
+KEPT_TOKENS = "kept_tokens"
 FINISHED = "finished"
+STOP_REASON = "stop_reason"
+# Written if rollout.onStop masks responses, or leaves them out.
+UNMASKED = "unmasked"
+RETAINED = "retained"
 SAMPLE_INDEX = "sample_index"
 PREFERENCE = "preference"
 TOKEN_REWARDS = "token_rewards"
@@ -117,7 +124,24 @@ COLUMNS = {
         "log-probability of each sampled token at the sampling temperature, as the generation "
         "engine computed it, float32 [rows, ragged]",
     ),
-    FINISHED: ColumnSpec(Kind.TRUTH, "whether the response ended by itself, bool [rows]"),
+    KEPT_TOKENS: ColumnSpec(
+        Kind.KEPT_TOKENS,
+        "the tokens that truncated sampling kept for each sampled token, encoded, int32 [rows, "
+        "ragged]; only with topP, topK or minP",
+    ),
+    FINISHED: ColumnSpec(
+        Kind.TRUTH, "whether the response ended by itself: no limit cut it off, bool [rows]"
+    ),
+    STOP_REASON: ColumnSpec(
+        Kind.TEXT, "reason for the end of the response, such as EndToken: a key of rollout.onStop"
+    ),
+    UNMASKED: ColumnSpec(
+        Kind.TRUTH, "whether losses count the response: its stop reason is not masked, bool [rows]"
+    ),
+    RETAINED: ColumnSpec(
+        Kind.TRUTH,
+        "whether the response's score counts: its stop reason is not left out, bool [rows]",
+    ),
     SAMPLE_INDEX: ColumnSpec(Kind.IDENTITY, "number of the sample within its prompt, int32 [rows]"),
     PREFERENCE: ColumnSpec(
         Kind.PREFERENCE,

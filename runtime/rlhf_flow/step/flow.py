@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rlhf_api.calls import CallKind
-from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.rollout import TRAIN_ON_ALL, OnStop
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.step.backend import Backend
 from rlhf_flow.step.batch import BatchValue
@@ -44,8 +44,8 @@ METHODS = ("compute", "every", "pretraining", "repeat", "save")
 # families of metrics, and `rollout`, whose column would be `rollout_log_probs`.
 RESERVED = frozenset(
     {
-        *(*METHODS, "call", "on_token_limit", "restrict_valid", "role_terms", "roles"),
-        *("samples_per_prompt", "step", "sum_terms", "rollout"),
+        *(*METHODS, "call", "on_stop", "restrict_valid", "role_terms", "roles"),
+        *("samples_per_prompt", "step", "sum_terms", "rollout", "truncates_sampling"),
         *("batch", "evaluation", "groups", "memory", "response", "score", "throughput", "time"),
     }
 )
@@ -63,7 +63,8 @@ class Flow:
         backend: executes or records calls.
         samples_per_prompt: responses to a prompt unless a call says otherwise.
         rewards: terms of each role's score; verifiers score a role that is not in it.
-        on_token_limit: treatment of responses that are cut off.
+        on_stop: treatment of responses by the reason for their end.
+        truncates_sampling: True if sampling leaves tokens out.
 
     Raises:
         FlowError: no roles, or a role with the name of a method of the flow.
@@ -75,7 +76,8 @@ class Flow:
         backend: Backend,
         samples_per_prompt: int = 1,
         rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
-        on_token_limit: TokenLimitAction = TokenLimitAction.TRAIN,
+        on_stop: OnStop = TRAIN_ON_ALL,
+        truncates_sampling: bool = False,
     ) -> None:
         clashes = sorted(RESERVED & set(roles)) or sorted(r for r in roles if not is_name(r))
         if clashes or not roles:
@@ -87,8 +89,10 @@ class Flow:
         self.roles: Roles = dict(roles)
         # Of `Caller`: the default of `generate`.
         self.samples_per_prompt = samples_per_prompt
-        # Of `Caller`: what `score` and `train` do with responses that are cut off.
-        self.on_token_limit = on_token_limit
+        # Of `Caller`: what `score` and `train` do with responses by the reason for their end.
+        self.on_stop = on_stop
+        # Of `Caller`: `generate` then records the tokens that sampling kept.
+        self.truncates_sampling = truncates_sampling
         self._rewards = rewards
         self._backend = backend
         # None outside of a step.
@@ -281,11 +285,13 @@ class Flow:
         options: Options = None,
         auxiliary: Sequence[BatchValue] = (),
         writes: Sequence[str] = (),
+        reads: Sequence[str] = (),
     ) -> BatchValue:
         """Check and make a call of a role. Steps use the methods of roles instead.
 
         Args:
             writes: columns that it writes in addition to those of its primitive.
+            reads: columns that it reads in addition to those of its primitive and losses.
 
         Raises:
             FlowError: a column that nothing has written, or a call outside of a step.
@@ -294,17 +300,18 @@ class Flow:
         losses = (options.loss, *options.auxiliary) if isinstance(options, TrainOptions) else ()
         available = map(_columns_of, (batch, *auxiliary)) if losses else ()
         own, *others = list(map(columns_read_by, losses, available)) or [set()]
-        reads = tuple(sorted({*primitive.reads, *own}))
+        optional = _columns_of(batch).intersection(primitive.optional)
+        all_reads = tuple(sorted({*primitive.reads, *optional, *own, *reads}))
         return self._send(
             ModelCall(
                 id=self._open_sites().number(f"{role}.{primitive.method}"),
                 role=role,
                 method=primitive.method,
                 kind=primitive.kind,
-                reads=reads,
+                reads=all_reads,
                 writes=tuple(sorted((*primitive.columns_written(role), *writes))),
                 # Generated rows are new: only a copy brings a prompt's columns to its responses.
-                carries=reads if primitive.kind is CallKind.GENERATE else (),
+                carries=all_reads if primitive.kind is CallKind.GENERATE else (),
                 options=options,
                 auxiliary_reads=tuple(tuple(sorted(names)) for names in others),
             ),

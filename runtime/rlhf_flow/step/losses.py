@@ -70,7 +70,7 @@ class _RowMaskedLoss(_EpochLoss):
         return (self.valid,) if self.finished is None else (self.valid, self.finished)
 
     def unused(self) -> frozenset[str]:
-        """The column of finished rows, if all may count."""
+        """The column of unmasked rows, if all may count."""
         return frozenset({"finished"}) if self.finished is None else frozenset()
 
 
@@ -88,6 +88,7 @@ class ClippedLoss(_RowMaskedLoss):
     # The generation engine's log-probabilities are read even if the old ones are the trainer's: the
     # importance weights, the rejection and the report of both engines' difference need them.
     always: ClassVar[tuple[str, ...]] = (*_SEQUENCES, columns.ROLLOUT_LOG_PROBS)
+    compares_with_sampling = True
 
     valid: Valid
     """The column that is true for the rows that count, such as reward_valid."""
@@ -117,8 +118,8 @@ class ClippedLoss(_RowMaskedLoss):
     advantages: Credits = columns.ADVANTAGES
     """The column of every token's advantage."""
     finished: MaybeValid = None
-    """A column that is true for the rows that the loss counts, in addition to `valid`. Under
-    rollout.onStop.TokenLimit: Mask a train call sets it. None: no further condition."""
+    """A column that is true for the rows that the loss counts, in addition to `valid`. If
+    rollout.onStop masks responses, a train call sets it. None: no further condition."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -294,6 +295,7 @@ class Dpo(_EpochLoss):
     """
 
     always: ClassVar[tuple[str, ...]] = _SEQUENCES
+    compares_with_sampling = True
 
     reference_log_probs: LogProbs
     """The column of log-probabilities under the reference, such as reference_log_probs."""

@@ -16,7 +16,7 @@ from typing import ClassVar, NoReturn, Protocol
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import ModelHead
-from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.rollout import OnStop, StopAction
 from rlhf_flow.errors import FlowError, UnknownPrimitive
 from rlhf_flow.step import columns
 from rlhf_flow.step.batch import BatchValue
@@ -37,6 +37,8 @@ class Primitive:
     """Columns, without those of a loss."""
     writes: tuple[str, ...] = ()
     """Columns with fixed names."""
+    optional: tuple[str, ...] = ()
+    """Columns that it reads if the batch has them."""
     own: tuple[Callable[[str], str], ...] = ()
     """Columns that are named after the role: functions from its name."""
 
@@ -55,10 +57,17 @@ _GENERATE = Primitive(
         columns.RESPONSE_TEXT,
         columns.ROLLOUT_LOG_PROBS,
         columns.FINISHED,
+        columns.STOP_REASON,
         columns.SAMPLE_INDEX,
     ),
 )
-_LOG_PROBS = Primitive("log_probs", CallKind.INFER, _SEQUENCES, own=(columns.log_probs_column,))
+_LOG_PROBS = Primitive(
+    "log_probs",
+    CallKind.INFER,
+    _SEQUENCES,
+    optional=(columns.KEPT_TOKENS,),
+    own=(columns.log_probs_column,),
+)
 _VALUES = Primitive("values", CallKind.INFER, _SEQUENCES, own=(columns.values_column,))
 _SCORES = Primitive("scores", CallKind.INFER, _SEQUENCES, own=(columns.scores_column,))
 # For a reward model with its own tokenizer; only `RewardSource.score` calls it.
@@ -84,8 +93,10 @@ class Caller(Protocol):
 
     samples_per_prompt: int
     """Responses to a prompt unless a call says otherwise."""
-    on_token_limit: TokenLimitAction
-    """Treatment of responses that are cut off."""
+    on_stop: OnStop
+    """Treatment of responses by the reason for their end."""
+    truncates_sampling: bool
+    """True if sampling leaves tokens out, and so records those that it kept."""
 
     def call(
         self,
@@ -95,11 +106,13 @@ class Caller(Protocol):
         options: Options = None,
         auxiliary: Sequence[BatchValue] = (),
         writes: Sequence[str] = (),
+        reads: Sequence[str] = (),
     ) -> BatchValue:
         """Check a call and make it; one that copies weights has no batch.
 
         Args:
             writes: columns that it writes in addition to those of its primitive.
+            reads: columns that it reads in addition to those of its primitive and losses.
 
         Raises:
             FlowError: it is not allowed.
@@ -176,9 +189,9 @@ class Model(Role):
                 f"{_named(loss)}, allowed "
                 f"{' or '.join(f'{kind.__name__}(...)' for kind in self.losses)}; correct it"
             )
-        loss = self._without_cut_off(batch, loss)
+        loss = self._on_stop_applied(batch, loss)
         checked = map(self._check_auxiliary, auxiliary)
-        added = tuple((rows, self._without_cut_off(rows, other)) for rows, other in checked)
+        added = tuple((rows, self._on_stop_applied(rows, other)) for rows, other in checked)
         options = TrainOptions(loss, from_step, tuple(other for _, other in added))
         self._flow.call(self._name, _TRAIN, batch, options, [rows for rows, _ in added])
 
@@ -204,34 +217,32 @@ class Model(Role):
             )
         self._flow.call(self._name, _COPY, None, CopyOptions(other._name))
 
-    def _without_cut_off(self, batch: BatchValue, loss: Loss) -> Loss:
+    def _on_stop_applied(self, batch: BatchValue, loss: Loss) -> Loss:
         """Apply rollout.onStop to a loss.
 
         Raises:
-            FlowError: the loss would still count responses that are cut off.
+            FlowError: the loss would still count responses that are masked or left out.
         """
-        action = self._flow.on_token_limit
-        if action is TokenLimitAction.MASK and isinstance(loss, ClippedLoss | ValueLoss):
-            if loss.finished not in (None, columns.FINISHED):
+        on_stop = self._flow.on_stop
+        masks, leaves_out = on_stop.has(StopAction.MASK), on_stop.has(StopAction.LEAVE_OUT)
+        if masks and isinstance(loss, ClippedLoss | ValueLoss):
+            if loss.finished not in (None, columns.UNMASKED):
                 raise FlowError(
                     f"{self._name}.train has another condition for rows that count: got "
-                    f"finished={loss.finished!r} and rollout.onStop.TokenLimit: Mask, allowed "
-                    "None; join both conditions with BothValid(...), or write Train"
+                    f"finished={loss.finished!r} and Mask in rollout.onStop, allowed None; join "
+                    "both conditions with BothValid(...), or write Train"
                 )
-            return replace(loss, finished=columns.FINISHED)
+            return replace(loss, finished=columns.UNMASKED)
         # Answers of the data end where the data say; only generated ones have the column.
         is_generated = columns.FINISHED in getattr(batch, "column_names", ())
         # A score that does not count reaches all other losses, by `valid` or by the preference.
-        ignores_the_end = {
-            TokenLimitAction.TRAIN: False,
-            TokenLimitAction.MASK: True,
-            TokenLimitAction.LEAVE_OUT: isinstance(loss, CrossEntropy),
-        }[action]
+        ignores_the_end = masks or leaves_out and isinstance(loss, CrossEntropy)
         if is_generated and ignores_the_end:
+            action = StopAction.MASK if masks else StopAction.LEAVE_OUT
             raise FlowError(
                 f"{self._name}.train has a loss that counts responses whatever their end: got "
-                f"{_named(loss)} and rollout.onStop.TokenLimit: {action.value}, allowed "
-                "ClippedLoss(...) or ValueLoss(...); write Train"
+                f"{_named(loss)} and {action.value} in rollout.onStop, allowed ClippedLoss(...) "
+                "or ValueLoss(...); write Train"
             )
         return loss
 
@@ -282,13 +293,19 @@ class LanguageModel(Model):
         """
         number = self._flow.samples_per_prompt if samples is None else samples
         options = GenerateOptions(number, temperature, greedy)
-        return self._flow.call(self._name, _GENERATE, batch, options)
+        on_stop = self._flow.on_stop
+        counted = {StopAction.MASK: columns.UNMASKED, StopAction.LEAVE_OUT: columns.RETAINED}
+        writes = [column for action, column in counted.items() if on_stop.has(action)]
+        if self._flow.truncates_sampling and not greedy:
+            writes.append(columns.KEPT_TOKENS)
+        return self._flow.call(self._name, _GENERATE, batch, options, writes=writes)
 
     @checked_call
     def log_probs(self, batch: BatchValue) -> BatchValue:
         """The log-probability of every response token, as `<role>_log_probs`.
 
-        At rollout.temperature if responses were sampled, at 1 if they are the data's.
+        At rollout.temperature if responses were sampled, at 1 if they are the data's. Over the
+        tokens that truncated sampling kept, if the batch has the column kept_tokens.
         """
         return self._flow.call(self._name, _LOG_PROBS, batch)
 
@@ -321,15 +338,15 @@ class RewardSource(Role):
         """Score every response: `<role>_scores`, and `<role>_valid`, true if the score counts.
         If several rewards contribute, each also gets a column `<role>_<reward>_scores`.
 
-        Verifiers and services score in one call, each reward model in one of its own. Under
-        rollout.onStop.TokenLimit: LeaveOut no score of a response counts that was cut off.
+        Verifiers and services score in one call, each reward model in one of its own. No score
+        counts of a response that rollout.onStop leaves out.
         """
         scored = self._scored(batch)
-        if self._flow.on_token_limit is not TokenLimitAction.LEAVE_OUT:
+        if not self._flow.on_stop.has(StopAction.LEAVE_OUT):
             return scored
         valid = columns.valid_column(self._name)
-        finished = BothValid(valid, columns.FINISHED, valid)
-        return scored | self._flow.restrict_valid(self._name, batch | scored, finished)
+        retained = BothValid(valid, columns.RETAINED, valid)
+        return scored | self._flow.restrict_valid(self._name, batch | scored, retained)
 
     def _scored(self, batch: BatchValue) -> BatchValue:
         """The scores of every response, whatever its end."""
@@ -342,7 +359,10 @@ class RewardSource(Role):
         # A reward host sums its terms itself, with their weights, so the sum has weight 1 below.
         if terms.hosted or not terms.models:
             hosted = [term_columns[term] for term in terms.hosted if term in term_columns]
-            scored.append(self._flow.call(name, _SCORE, batch, writes=hosted))
+            # A reward host reports how many scores count.
+            leaves_out = self._flow.on_stop.has(StopAction.LEAVE_OUT)
+            reads = [columns.RETAINED] if leaves_out else []
+            scored.append(self._flow.call(name, _SCORE, batch, writes=hosted, reads=reads))
             weights[columns.scores_column(name)] = 1.0
         if not terms.models:
             return scored[0]

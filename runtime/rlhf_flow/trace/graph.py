@@ -124,6 +124,16 @@ class Graph:
         """Ids of the calls that read no sampled responses."""
         return frozenset(call.id for call in self.calls if not self.responses.get(call.id))
 
+    def scores_of_responses(self, generate: ModelCall) -> tuple[ModelCall, ...]:
+        """The calls that score responses of a call, run as often as it, and read nothing else."""
+        region = generate.id.rpartition("/")[0]
+        return tuple(
+            call
+            for call in self.calls_of_kind(CallKind.SCORE)
+            if call.id.rpartition("/")[0] == region
+            and {edge.source for edge in self.data_edges if edge.target == call.id} == {generate.id}
+        )
+
     def roles_with(self, kind: CallKind) -> tuple[str, ...]:
         """The roles with a call of a kind, in the order in which the algorithm names them."""
         used = {call.role for call in self.calls_of_kind(kind)}

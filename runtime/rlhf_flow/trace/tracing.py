@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphInputs
-from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.rollout import TRAIN_ON_ALL, OnStop
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.step.algorithm import Algorithm, checked_roles, reward_models
 from rlhf_flow.step.batch import BatchValue
@@ -22,6 +23,7 @@ from rlhf_flow.step.calls import (
 )
 from rlhf_flow.step.columns import (
     COLUMNS,
+    KEPT_TOKENS,
     PREFERENCE,
     PRETRAINING_COLUMNS,
     PROMPT_COLUMNS,
@@ -99,6 +101,7 @@ class TracingBackend:
         origins = {name: replace(origin, responses=responses) for name, origin in written.items()}
         self._check_region(call)
         self._check_sampling(call, source)
+        self._check_kept_tokens(call, source)
         self._check_operations(call)
         self.calls.append(call)
         if location := calling_location(_trace_once.__code__):
@@ -217,6 +220,23 @@ class TracingBackend:
                 f"{ROLLOUT_LOG_PROBS}; change one of them"
             )
 
+    def _check_kept_tokens(self, call: ModelCall, source: SymbolicBatch) -> None:
+        """Refuse log-probabilities of responses of truncated sampling without the kept tokens."""
+        options = call.options
+        compares = call.method == "log_probs" or (
+            isinstance(options, TrainOptions) and options.loss.compares_with_sampling
+        )
+        responses = source.origins.get(RESPONSE_TOKENS)
+        if not compares or responses is None or KEPT_TOKENS in call.reads:
+            return
+        sampled = {version.call for version in responses.versions}
+        if any(KEPT_TOKENS in earlier.writes for earlier in self.calls if earlier.id in sampled):
+            raise FlowError(
+                f"{call.id} compares probabilities of truncated sampling with those of all tokens: "
+                f"got responses of {responses.calls} without {KEPT_TOKENS}, allowed with it; "
+                f"select {KEPT_TOKENS}, too, or remove topP, topK and minP from rollout"
+            )
+
     def _check_operations(self, call: ModelCall) -> None:
         """Refuse missing functions, and state that two operations would share."""
         # Kept numbers are stored in checkpoints by name, so a second one would overwrite the first.
@@ -274,7 +294,8 @@ def trace(
     inputs: frozenset[str] = PROMPT_COLUMNS,
     pretraining: RowCount | None = None,
     rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
-    on_token_limit: TokenLimitAction = TokenLimitAction.TRAIN,
+    on_stop: OnStop = TRAIN_ON_ALL,
+    truncates_sampling: bool = False,
 ) -> Graph:
     """The graph of one pass of an algorithm's step.
 
@@ -284,7 +305,8 @@ def trace(
         inputs: columns of the data.
         pretraining: rows of data.pretraining per prompt of a step. None: the job has none.
         rewards: terms of each role's score.
-        on_token_limit: treatment of responses that are cut off.
+        on_stop: treatment of responses by the reason for their end.
+        truncates_sampling: True if sampling leaves tokens out.
 
     Raises:
         FlowError: the step breaks a rule of the flow.
@@ -292,9 +314,15 @@ def trace(
     """
     require_plain_step(algorithm)
     # One trace cannot show that a step depends on time, chance or its own state.
+    make_flow = partial(
+        Flow,
+        samples_per_prompt=samples_per_prompt,
+        rewards=rewards,
+        on_stop=on_stop,
+        truncates_sampling=truncates_sampling,
+    )
     first, second = (
-        _trace_once(algorithm, samples_per_prompt, inputs, pretraining, rewards, on_token_limit)
-        for _ in range(2)
+        _trace_once(algorithm, make_flow, inputs, pretraining, rewards) for _ in range(2)
     )
     name = type(algorithm).__qualname__
     if not first.calls:
@@ -312,11 +340,10 @@ def trace(
 
 def _trace_once(
     algorithm: Algorithm,
-    samples_per_prompt: int,
+    make_flow: Callable[[Roles, TracingBackend], Flow],
     inputs: frozenset[str],
     pretraining: RowCount | None,
     rewards: Mapping[str, RewardTerms],
-    on_token_limit: TokenLimitAction,
 ) -> Graph:
     name = type(algorithm).__qualname__
     # Each preference pair is two adjacent rows of one prompt.
@@ -336,7 +363,7 @@ def _trace_once(
                 roles = {**own, **reward_models(name, own, rewards)}
                 backend = TracingBackend(roles, prompts, others)
                 # Without the reward models, which a step reaches by score() only.
-                flow = Flow(own, backend, samples_per_prompt, rewards, on_token_limit)
+                flow = make_flow(own, backend)
             with flow.step():
                 algorithm.step(flow, prompts)
     except FlowError:

@@ -10,6 +10,7 @@ from rlhf_planner.memory.role_model import (
     Item,
     RoleModel,
     RolePhases,
+    kept_token_bytes,
     shard_bytes,
 )
 from rlhf_sizing.costs import block_bytes
@@ -65,6 +66,7 @@ def logits_bytes(model: RoleModel) -> int:
     if model.head is ModelHead.SCALAR:
         return 0
     block = block_bytes(model.device, model.peak_tokens, model.shape.vocab_size)
+    block += kept_token_bytes(model, model.shape.vocab_size)
     # The input and its gradient in the compute format, and the gradient's sum over blocks in
     # float32.
     inputs = model.shape.hidden_size * (FLOAT32_BYTES + 2 * model.compute_bytes)

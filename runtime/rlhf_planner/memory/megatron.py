@@ -14,6 +14,7 @@ from rlhf_planner.memory.role_model import (
     Item,
     RoleModel,
     RolePhases,
+    kept_token_bytes,
     shard_bytes,
 )
 from rlhf_sizing.costs import block_bytes
@@ -106,7 +107,7 @@ def logits_bytes(model: RoleModel, stage: int, *, with_gradients: bool) -> int:
     # The layer's input after the last norm, of all tokens and of those that predict.
     forward = tokens * (norm + 2 * shape.hidden_size * number)
     # A block of logits over this tensor rank's part of the vocabulary.
-    block = block_bytes(model.device, tokens, own)
+    block = block_bytes(model.device, tokens, own) + kept_token_bytes(model, own)
     if not with_gradients:
         return block + forward
     # Of the input, summed in float32; of the layer's weights, with and without padding.

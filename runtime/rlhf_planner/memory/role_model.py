@@ -71,6 +71,8 @@ class RoleModel:
     """True if Megatron's tensor ranks share the tokens in layers that are not cut."""
     distributed_optimizer: bool
     """True if Megatron's replicas share master weights and moments."""
+    reads_kept_tokens: bool = False
+    """True if it computes log-probabilities of truncated sampling."""
 
     @property
     def num_parameters(self) -> int:
@@ -104,6 +106,12 @@ Item = tuple[MemoryUse, int, tuple[Phase, ...]]
 def shard_bytes(num_parameters: int, num_shards: int, number_bytes: int) -> int:
     """Bytes of the largest of equal shards."""
     return -(-num_parameters // num_shards) * number_bytes
+
+
+def kept_token_bytes(model: RoleModel, vocabulary: int) -> int:
+    """Bytes of the tokens that truncated sampling kept, a bit for each token id of a rank's part of
+    the vocabulary."""
+    return model.peak_tokens * -(-vocabulary // 8) if model.reads_kept_tokens else 0
 
 
 def process_items(

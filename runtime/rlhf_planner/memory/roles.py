@@ -78,6 +78,7 @@ def role_model(problem: PlanningProblem, role: str, strategy: RoleStrategy) -> R
         engine=facts.engine,
         sequence_parallel=facts.sequence_parallel,
         distributed_optimizer=facts.distributed_optimizer,
+        reads_kept_tokens=facts.reads_kept_tokens,
     )
 
 

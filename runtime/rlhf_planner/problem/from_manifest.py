@@ -17,6 +17,7 @@ from rlhf_flow.document.manifest_graph import FIELD, build_manifest_graph
 from rlhf_flow.errors import ShapeUnknown
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role, trace_algorithms
 from rlhf_flow.jobs.registry import resolve_precision
+from rlhf_flow.step.columns import KEPT_TOKENS
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.problem.devices import device_of, limit_devices
 from rlhf_planner.problem.model_shapes import WELL_KNOWN_MODELS, difference_of, source_shape
@@ -92,6 +93,9 @@ def _role_spec(
         sequence_parallel=training.parallelism.sequence,
         distributed_optimizer=training.distributed_optimizer,
         fixed=_strategy(training, _offload(job, role, job_role)),
+        reads_kept_tokens=any(
+            call.role == role and KEPT_TOKENS in call.reads for call in step.calls
+        ),
     )
 
 

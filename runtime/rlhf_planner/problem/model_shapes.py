@@ -184,7 +184,7 @@ def check_contexts(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
     # This refuses a job before it asks for a GPU. The context windows of other models are read from
     # config.json before a start.
     rollout = job.spec.rollout
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    longest = rollout.required_context_tokens
     for role in dict.fromkeys(
         role for graph in graphs.values() for role in graph.roles_with(CallKind.GENERATE)
     ):
@@ -196,9 +196,9 @@ def check_contexts(job: RLHFJob, graphs: Mapping[GraphName, Graph]) -> None:
                     Problem(
                         ("spec", "rollout", "maxResponseTokens"),
                         f"prompt and response together are longer than the model of {role} takes",
-                        got=f"maxPromptTokens + maxResponseTokens = {longest:,}",
+                        got=f"{rollout.required_context} = {longest:,}",
                         allowed=f"{limit:,}, the context of {model}",
-                        do="lower one of them, or choose a model of longer context",
+                        do=rollout.context_advice,
                     )
                 ]
             )

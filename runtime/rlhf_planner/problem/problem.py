@@ -112,6 +112,8 @@ class RoleSpec:
     """True if Megatron's replicas share master weights and moments."""
     fixed: FixedStrategy
     """Choices that the manifest fixes."""
+    reads_kept_tokens: bool = False
+    """True if it computes log-probabilities of truncated sampling."""
 
     @property
     def num_parameters(self) -> int:

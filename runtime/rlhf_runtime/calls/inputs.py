@@ -121,6 +121,9 @@ class CallInputs(BatchInputs):
         self.step = request.step
         self.graph = request.graph
         self.round = request.round
+        self.repetition = request.repetition
+        self.subset = request.subset
+        self.score_calls = request.score_calls
         self.num_weight_changes = request.num_weight_changes
         self.leaves_rows = request.leaves_rows
         self.reads_samples = request.reads_samples

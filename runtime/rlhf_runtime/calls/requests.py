@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import ModelCall
+from rlhf_runtime.calls.ended_rows import ScoreCall
 from rlhf_runtime.dataplane.partition import BatchShape, RowSubset, Slice
 
 
@@ -73,6 +74,8 @@ class CallRequest:
     """False: the responses of the call's rows, if any, are the data's, not sampled ones."""
     repetition: int = 0
     """Earlier passes of this graph and step: all evaluations of a warm start belong to step 0."""
+    score_calls: tuple[ScoreCall, ...] = ()
+    """Calls that score the responses of this one, and may begin while it generates."""
     batch_slice: Slice = Slice(0, 1)
     """A host's slice of the rows. A rank's slice follows from its coordinates in the mesh."""
 
@@ -96,6 +99,7 @@ class CallRequest:
             ),
             *(shapes, self.mini_batches, self.round, self.num_weight_changes),
             *(self.subset.value, self.reads_samples, self.repetition),
+            tuple(map(tuple, self.score_calls)),
         )
         return pickle.dumps(static, pickle.HIGHEST_PROTOCOL)
 
@@ -127,7 +131,7 @@ class CallRequest:
         """Deserialize; the inverse of `header` and `to_message`."""
         (call, step, graph, incarnation, *rest) = pickle.loads(header)
         shapes, mini_batches, number, num_weight_changes, *rest = rest
-        subset, reads_samples, repetition = rest
+        subset, reads_samples, repetition, score_calls = rest
         sources_by_batch, batch_slice = pickle.loads(own)
         sources = (
             tuple(
@@ -152,6 +156,7 @@ class CallRequest:
             RowSubset(subset),
             reads_samples,
             repetition,
+            tuple(ScoreCall(*call) for call in score_calls),
             Slice(*batch_slice),
         )
 

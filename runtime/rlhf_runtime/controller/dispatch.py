@@ -12,6 +12,7 @@ from rlhf_api.plan import CallPlan, GraphName, Plan
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import ModelCall, SaveOptions
 from rlhf_flow.step.columns import ENOUGH
+from rlhf_runtime.calls.ended_rows import ScoreCall
 from rlhf_runtime.calls.reports import CallReport
 from rlhf_runtime.calls.requests import CallRequest, InputBatch, returned_columns
 from rlhf_runtime.controller.batch import Batch, LateShards, as_batch
@@ -60,6 +61,8 @@ class StepBackend:
     """Collects the columns of responses. None: the pass has no samples."""
     rounds: dict[str, int] = field(default_factory=dict)
     """Number of rounds by `flow.repeat`."""
+    score_calls: Mapping[str, tuple[ScoreCall, ...]] = field(default_factory=dict)
+    """Calls that score the responses of a call and read nothing else, by the call's id."""
     # Number of reports whose scores are checked.
     _num_checked: int = 0
     # Calls so far that change the weights of each role.
@@ -148,7 +151,7 @@ class StepBackend:
         finished = sent.rows
         # If nothing moves, an empty shard tells the types of the columns.
         unfinished = as_batch(columns, moved or sent.unfinished[:1], finished.shape)
-        completed = self._submit(rest, [unfinished], RowSubset.UNFINISHED).rows
+        completed = self._submit(rest, [unfinished], RowSubset.UNFINISHED, call.id).rows
         return as_batch(columns, (*finished.shards, *completed.shards), finished.shape)
 
     def _send_in_two_parts(self, call: ModelCall, batch: Batch) -> Batch:
@@ -191,8 +194,13 @@ class StepBackend:
         return planned
 
     def _submit(
-        self, call: ModelCall, batches: Sequence[Batch], subset: RowSubset = RowSubset.ALL
+        self,
+        call: ModelCall,
+        batches: Sequence[Batch],
+        subset: RowSubset = RowSubset.ALL,
+        finishes: str | None = None,
     ) -> SubmittedCall:
+        """Send a call; `finishes` is the id of the call whose rows it finishes."""
         planned = self._planned(call)
         request = CallRequest(
             call,
@@ -206,6 +214,7 @@ class StepBackend:
             subset,
             call.id not in self.calls_on_data,
             self.repetition,
+            self.score_calls.get(finishes or call.id, ()),
         )
         if call.role is not None and call.changes(call.role):
             self._weight_changes[call.role] += 1

@@ -47,6 +47,7 @@ from rlhf_runtime.controller.training_passes import (
     until_stopped,
 )
 from rlhf_runtime.controller.unscored_steps import UnscoredSteps, unscored_evaluation
+from rlhf_runtime.controller.untrained_steps import UntrainedSteps
 from rlhf_runtime.controller.worker_sites import Site
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.errors import ModelNotSaved, model_not_saved
@@ -108,6 +109,7 @@ class JobRun:
         self._early_stop: EarlyStop | None = None
         self._divergence = Divergence(job.spec.failure_policy.max_skipped_steps)
         self._unscored_steps = UnscoredSteps(job.spec.failure_policy.max_unscored_steps)
+        self._untrained_steps = UntrainedSteps()
         self._equal_rewards = EqualRewards(headline_metric(self._rewards[GraphName.STEP]))
 
     def run(self, model_folder: Path, checkpoint: Checkpoint | None) -> bool:
@@ -257,6 +259,7 @@ class JobRun:
                 for notice in (
                     self._divergence.record_step(step, done.metrics),
                     self._unscored_steps.record_step(step, done),
+                    self._untrained_steps.record_step(step, done),
                     self._equal_rewards.record_step(step, done.metrics),
                 ):
                     if notice:

@@ -13,16 +13,17 @@ import numpy as np
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.rollout import StopReason
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.columns import (
     ADVANTAGES,
-    FINISHED,
     PROMPT_ID,
     RECORD,
     RESPONSE_MASK,
     RESPONSE_TEXT,
     RESPONSE_TOKENS,
     SAMPLE_INDEX,
+    STOP_REASON,
     Kind,
     column_role,
     column_spec,
@@ -44,7 +45,6 @@ from rlhf_runtime.telemetry.samples import (
     MAX_RESPONSE_CHARACTERS,
     MAX_SAMPLES,
     MAX_SAMPLES_PER_PROMPT,
-    EndedBy,
     ResponseSample,
     SampleKind,
     is_sampled,
@@ -57,7 +57,7 @@ SAMPLED_GRAPHS: Mapping[GraphName, SampleKind] = {
 }
 """The kind of samples of each graph that has some."""
 
-_RESPONSE_COLUMNS = (PROMPT_ID, RECORD, RESPONSE_TEXT, RESPONSE_TOKENS, FINISHED, SAMPLE_INDEX)
+_RESPONSE_COLUMNS = (PROMPT_ID, RECORD, RESPONSE_TEXT, RESPONSE_TOKENS, STOP_REASON, SAMPLE_INDEX)
 
 
 class ResponseColumns:
@@ -152,7 +152,7 @@ class SampleReader:
         )
         columns = fetch_columns(batch, tuple(names), rows, poll).load(rows)
         records = [json.loads(text) for text in columns[RECORD].texts()]
-        texts = columns[RESPONSE_TEXT].texts()
+        texts, reasons = columns[RESPONSE_TEXT].texts(), columns[STOP_REASON].texts()
         lengths = columns[RESPONSE_TOKENS].lengths
         assert lengths is not None
         advantages = _mean_advantages(columns)
@@ -167,7 +167,7 @@ class SampleReader:
                 prompt=shorten(str(records[at]["prompt"]), MAX_PROMPT_CHARACTERS),
                 response=shorten(texts[at], MAX_RESPONSE_CHARACTERS),
                 tokens=int(lengths[at]),
-                ended_by=EndedBy.END_TOKEN if columns[FINISHED].values[at] else EndedBy.TOKEN_LIMIT,
+                ended_by=StopReason(reasons[at]),
                 scores={name: values[at] for name, values in numbers.items()},
                 advantage=advantages[at],
             )

@@ -57,7 +57,7 @@ def is_unscored(reports: Sequence[CallReport]) -> bool:
     # One verifier's is enough: others may only be measured.
     if any(part.num_counted for part in parts):
         return False
-    # Reward models score everything, but all may be cut off. Their updates say so; those of
+    # Reward models score everything, but all may be left out. Their updates say so; those of
     # verifiers do not, as a loss may leave out what has scores, too.
     if any(span.call in SCORING for report in reports for span in report.spans):
         return _leaves_out_updates(reports)

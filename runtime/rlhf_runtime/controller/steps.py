@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
-from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.rollout import TRAIN_ON_ALL
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.reward_terms import reward_terms
 from rlhf_flow.trace.graph import Graph
+from rlhf_runtime.calls.ended_rows import ScoreCall
 from rlhf_runtime.calls.reports import CallReport, merge_statistics
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.call_names import CallNames
@@ -79,6 +81,7 @@ class PassRunner:
         self._workers = workers
         self._graphs = graphs
         self._names = {name: CallNames(graph) for name, graph in graphs.items()}
+        self._score_calls = {name: _score_calls(graph) for name, graph in graphs.items()}
         self._last_end = 0.0
         self._sample_reader = SampleReader(workers.job.spec)
 
@@ -158,19 +161,33 @@ class PassRunner:
             self._graphs[graph].calls_on_data,
             repetition,
             workers.poll,
+            score_calls=self._score_calls[graph],
         )
         if has_samples and self._sample_reader.wants(graph, step):
             backend.responses = ResponseColumns()
         spec = workers.job.spec
         samples, rewards = spec.rollout.samples_per_prompt, reward_terms(spec.rewards)
-        # An evaluation measures all responses, cut off or not.
+        # An evaluation measures all responses, whatever their end.
         is_step = graph is GraphName.STEP
-        action = spec.rollout.on_stop.token_limit if is_step else TokenLimitAction.TRAIN
-        flow = Flow(algorithm.roles(), backend, samples, rewards, action)
+        on_stop = spec.rollout.on_stop if is_step else TRAIN_ON_ALL
+        truncates = is_step and spec.rollout.truncation.is_active
+        flow = Flow(algorithm.roles(), backend, samples, rewards, on_stop, truncates)
         with flow.step():
             algorithm.step(flow, backend.prompts)
         backend.send_deferred()
         return SubmittedPass(backend, start, self._names[graph])
+
+
+def _score_calls(graph: Graph) -> dict[str, tuple[ScoreCall, ...]]:
+    """Return the calls that score the responses of a call and read nothing else, by its id."""
+    return {
+        generate.id: tuple(
+            ScoreCall(call.id, call.role)
+            for call in graph.scores_of_responses(generate)
+            if call.role is not None
+        )
+        for generate in graph.calls_of_kind(CallKind.GENERATE)
+    }
 
 
 @dataclass(frozen=True)

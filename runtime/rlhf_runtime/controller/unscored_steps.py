@@ -31,15 +31,16 @@ class UnscoredSteps:
                 f"no response has a score that counts: got none in the {self._steps.count} steps "
                 f"up to {step}, allowed fewer than {self._steps.limit} in a row "
                 "(failurePolicy.maxUnscoredSteps); see why verifiers abstain or fail, or why "
-                f"responses are cut off; checkpoints are intact. {_causes(step, done)}",
+                "rollout.onStop leaves responses out; checkpoints are intact. "
+                f"{_causes(step, done)}",
                 first_step=step - self._steps.count + 1,
             )
         if not self._steps.begin_here:
             return ""
         return (
             f"nothing is left to train on from step {step} on: no response has a score that "
-            "counts (verifiers abstained or failed, or responses were cut off); updates are left "
-            f"out, and the job ends after {self._steps.limit} such steps in a row"
+            "counts (verifiers abstained or failed, or rollout.onStop leaves responses out); "
+            f"updates are left out, and the job ends after {self._steps.limit} such steps in a row"
         )
 
 
@@ -54,7 +55,7 @@ def _causes(step: int, done: PassResult) -> str:
     if invalid := metrics.get("score/invalid"):
         causes.append(f"verifiers failed on {invalid:.0f}")
     if left_out := metrics.get("response/left_out"):
-        causes.append(f"{left_out:.0f} were cut off")
+        causes.append(f"rollout.onStop left out {left_out:.0f}")
     text = f"Of the responses of step {step}: {', '.join(causes) or 'none counts'}"
     for name, failure in done.unscored[:1]:
         text += f"; first error, of {name}: {failure}"

@@ -148,14 +148,22 @@ class HostGroup(WorkerGroup):
             # The slices equal those of a mesh with a data axis of as many ranks: generation cut
             # whole groups by the same rule. So each goes to the host on its node, without a
             # transfer; else hosts take turns.
-            has_host = node is not None and node in self.nodes
-            host = self.nodes.index(node) if has_host else next(self._turns)
+            host = self._on_node(node)
+            host = next(self._turns) if host is None else host
             batch_slice = Slice(number, len(nodes))
             yield (
                 host,
                 Coordinates(batch_slice.index, batch_slice.count),
                 replace(request, batch_slice=batch_slice),
             )
+
+    def host_for(self, node: Node) -> Handle | None:
+        """Return the host that scores the shards of a node; None: several hosts take turns."""
+        host = 0 if len(self.workers) == 1 else self._on_node(node)
+        return None if host is None else self.workers[host]
+
+    def _on_node(self, node: Node | None) -> int | None:
+        return None if node is None or node not in self.nodes else self.nodes.index(node)
 
     @staticmethod
     def _main_shards(request: CallRequest, batch: Batch) -> list[ShardRef]:

@@ -34,7 +34,7 @@ from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.reward_host import RewardHost
-from rlhf_runtime.workers.setup import RankSetup
+from rlhf_runtime.workers.setup import EARLY_GROUP, RankSetup
 
 # Time limit for workers to end by themselves.
 CLOSE_SECONDS = 10.0
@@ -98,14 +98,13 @@ class Workers:
             self._release_nodes()
             raise
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
-        self.data = self._start_host(DataHost, "data", 0, plan)
+        self.data = self._start_host(ray.remote(DataHost), "data", 0, plan)
         hosts = reward_hosts(plan)
         # By name.
         self.rewards = {name: self._start_reward_host(name, len(hosts)) for name in hosts}
         # Workers by pool; None: reward hosts.
-        self.worker_groups: dict[str | None, WorkerGroup] = {
-            None: HostGroup(list(self.rewards.values()), list(hosts.values()))
-        }
+        self._hosts = HostGroup(list(self.rewards.values()), list(hosts.values()))
+        self.worker_groups: dict[str | None, WorkerGroup] = {None: self._hosts}
         self.worker_groups |= {
             pool.name: WorkerGroup(self._ranks[pool.name], rank_nodes(pool)) for pool in plan.pools
         }
@@ -126,7 +125,11 @@ class Workers:
         joined = [
             rank.join.remote(stores[name][0]) for name, r in self._ranks.items() for rank in r
         ]
-        built = [rank.build.remote(folders) for rank in self.ranks]
+        built = [
+            rank.build.remote(folders, self._hosts.host_for(node))
+            for pool in self.plan.pools
+            for rank, node in zip(self._ranks[pool.name], rank_nodes(pool), strict=True)
+        ]
         data = self.data.load.remote(folders)
         verifiers = [host.start.remote() for host in self.rewards.values()]
         prepared = [store for of_pool in stores.values() for store in of_pool]
@@ -297,14 +300,16 @@ class Workers:
         # Slices of two roles, or of two passes.
         max_concurrency = min(MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count))
         more = (name, Slice(node, count), self._settings.attempt, faults)
-        return self._start_host(RewardHost, name, node, *more, max_concurrency=max_concurrency)
+        # One thread keeps the order of messages.
+        kind = ray.remote(concurrency_groups={EARLY_GROUP: 1})(RewardHost)
+        return self._start_host(kind, name, node, *more, max_concurrency=max_concurrency)
 
     def _start_host(
-        self, kind: type, name: str, node: int, *more: Any, max_concurrency: int = 1
+        self, kind: Any, name: str, node: int, *more: Any, max_concurrency: int = 1
     ) -> Any:
-        """Start a host on a node of the policy's pool."""
+        """Start a host, by its class for Ray, on a node of the policy's pool."""
         log = self._settings.logs / f"{name.replace(' ', '-')}.log"
-        options = ray.remote(kind).options(
+        options = kind.options(
             name=self._actor_name(name),
             num_cpus=1,
             max_concurrency=max_concurrency,

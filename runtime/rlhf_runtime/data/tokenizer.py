@@ -18,6 +18,7 @@ from tokenizers import Encoding, Tokenizer
 
 from rlhf_runtime.data.chat import ChatTemplate
 from rlhf_runtime.data.errors import ChatTemplateUnusable, TokenizerUnusable
+from rlhf_runtime.data.stop_texts import StopTexts
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.unreadable_files import unreadable_as
 
@@ -32,7 +33,7 @@ class TextTokenizer:
 
     end_token_ids: tokens that end a response: the tokenizer's end token first, then those that
         generation_config.json and config.json name (chat models often have one more), then
-        `template_end`.
+        `template_end` and further ones.
     template_end: the special token that the chat template writes behind an answer, if none of these
         files names it (base models often have a chat template); else None.
     missing_end_tokens: end tokens that generation_config.json and config.json name and the
@@ -41,11 +42,16 @@ class TextTokenizer:
     pad_token_id: the tokenizer's padding token, or its end token if it has none.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, further_ends: Sequence[str] = ()) -> None:
         """Load tokenizer.json and its companion files.
 
+        Args:
+            folder: of the model.
+            further_ends: texts of further tokens that end a response.
+
         Raises:
-            TokenizerUnusable: tokenizer.json is missing or invalid, or there is no end token.
+            TokenizerUnusable: tokenizer.json is missing or invalid, there is no end token, or a
+                further one is not one token.
             ChatTemplateUnusable: the chat template does not compile.
         """
         self.folder = folder
@@ -69,6 +75,10 @@ class TextTokenizer:
         self.template_end = None if closing in self.end_token_ids else closing
         if self.template_end is not None:
             self.end_token_ids = (*self.end_token_ids, self.template_end)
+        # Without those of the manifest, which may be ordinary words.
+        self._model_ends = self.end_token_ids
+        further = map(self._single_token, further_ends)
+        self.end_token_ids = tuple(dict.fromkeys((*self.end_token_ids, *further)))
         pad_token_id = ids.get("pad_token")
         self.pad_token_id: int = self.end_token_ids[0] if pad_token_id is None else pad_token_id
 
@@ -86,7 +96,7 @@ class TextTokenizer:
     def ordinary_end_tokens(self) -> list[int]:
         """End tokens that only the model's files name, and that are words like others here."""
         special = {*self._tokenizer.get_added_tokens_decoder(), self._own_end}
-        return [token for token in self.end_token_ids if token not in special]
+        return [token for token in self._model_ends if token not in special]
 
     def encode(self, texts: Sequence[str], add_special_tokens: bool) -> Column:
         """Tokenize texts into a packed int32 column.
@@ -125,6 +135,25 @@ class TextTokenizer:
         # A truncated response has no end token to drop.
         rows = [row[:-1] if row and row[-1] in self.end_token_ids else row for row in rows]
         return self._tokenizer.decode_batch(rows, skip_special_tokens=False)
+
+    def stop_texts(self, texts: Sequence[str]) -> StopTexts | None:
+        """Return the search for texts that end a response. None: there are no texts."""
+        return StopTexts(self._tokenizer, texts) if texts else None
+
+    def _single_token(self, text: str) -> int:
+        """Return the token of an end token's text.
+
+        Raises:
+            TokenizerUnusable: the text is not one token.
+        """
+        tokens = self._tokenizer.encode(text, add_special_tokens=False).ids
+        if len(tokens) == 1 and self.text_of(tokens) == text:
+            return int(tokens[0])
+        raise TokenizerUnusable(
+            f"rollout.endTokens has a text that is not one token: got {text!r}, which is "
+            f"{len(tokens)} tokens for {self.folder}, allowed the text of one token; write it into "
+            "rollout.stop, or correct it"
+        ).at("spec", "rollout", "endTokens")
 
     def _has(self, token: int) -> bool:
         # Not by the number of tokens: ids may have gaps.

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.truncation import Truncation
+from rlhf_runtime.data.stop_texts import StopTexts
 from rlhf_runtime.reshard.views import Views
 
 Groups = tuple[tuple[int, ...], ...]
@@ -32,12 +34,13 @@ class EngineSettings:
     kv_cache_bytes: int
     memory_bytes: int
     """The engine's memory on each device: weights, cache and activations."""
-    max_prompt_tokens: int
-    max_response_tokens: int
+    max_sequence_tokens: int
+    """Maximum of prompt and response together."""
     max_concurrent_sequences: int
     block_tokens: int
     """Tokens per block of the key-value cache."""
     stop_token_ids: tuple[int, ...]
+    """Tokens that end a response."""
     world: str
     """A name of the generating ranks and this incarnation, unique on the node."""
     excluded_tokens: tuple[range, ...] = ()
@@ -46,17 +49,10 @@ class EngineSettings:
     """True to compute keys and values of equal prompts once."""
     packs_weights: bool = False
     """True to compute with packed copies of the weights, on CPUs."""
-
-
-class StopReason(StrEnum):
-    """Reason for the end of a sequence."""
-
-    END_TOKEN = "EndToken"
-    """Its last token is one of the settings' stop tokens."""
-    TOKEN_LIMIT = "TokenLimit"
-    """It has `max_tokens` tokens."""
-    ABORTED = "Aborted"
-    """It was aborted before it was complete."""
+    stop_texts: StopTexts | None = None
+    """Texts that end a response. None: there are none."""
+    records_kept_tokens: bool = False
+    """True if sequences may ask for the tokens that their truncation kept."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +71,12 @@ class NewSequence:
     """Seed of its own random numbers; unread if greedy."""
     weight_version: int
     """Version of the weights that generate it."""
+    num_generated: int = 0
+    """Tokens at the end of the prompt that were generated earlier: stop texts may begin in them."""
+    truncation: Truncation = Truncation()
+    """Limits of the tokens to sample from; greedy sequences have none."""
+    records_kept_tokens: bool = False
+    """True to return the tokens that the truncation kept."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,15 @@ class SequenceEnded:
 
     id: int
     tokens: NDArray[np.int32]
-    """Generated tokens, with the end token."""
+    """Generated tokens, with the end token or the stop text; none if the first token goes beyond a
+    stop text."""
     log_probs: NDArray[np.float32]
     """Log-probability of each token under the distribution that was sampled."""
-    reason: StopReason
+    reason: StopReason | None
+    """None: it was aborted before it was complete."""
+    kept_tokens: NDArray[np.int32] | None = None
+    """The tokens that a truncation kept at each sampling, encoded: `engines/kept_tokens.py`. None:
+    the sequence does not record them."""
 
 
 class GenerationEngine(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rlhf_runtime.dataplane.columns import Column, Rows, run_positions
 from rlhf_runtime.dataplane.micro_batches import cut_micro_batches
 from rlhf_runtime.devices import to_device
+from rlhf_runtime.engines.kept_tokens import KeptTokens
 from rlhf_sizing.costs import SequenceCost
 from rlhf_sizing.limits import MAX_SHARED_TOKENS
 
@@ -50,13 +51,19 @@ class MicroBatch:
     or of its prompt if the response is empty."""
     tokens: torch.Tensor
     """int64[n]: index of each target in the batch's packed response column."""
+    kept: KeptTokens | None = None
+    """The tokens that truncated sampling kept for each target, on the host. None: all tokens."""
 
     def to(self, device: torch.device) -> MicroBatch:
         """Copy to another device."""
         if device.type == "cpu":
             return self
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        moved = {n: to_device(field, device) for n, field in fields.items() if field is not None}
+        moved: dict[str, Any] = {
+            name: to_device(field, device)
+            for name, field in fields.items()
+            if isinstance(field, torch.Tensor)
+        }
         return replace(self, **moved)
 
     def select(self, kept: torch.Tensor) -> MicroBatch:
@@ -72,6 +79,7 @@ class MicroBatch:
             targets=self.targets[kept],
             tokens=self.tokens[kept],
             response_lengths=torch.bincount(row_of[kept], minlength=len(self.rows)),
+            kept=None if self.kept is None else self.kept.select(kept),
         )
 
 
@@ -94,6 +102,7 @@ def pack_micro_batches(
     packing: Packing,
     rows: Rows | None = None,
     keep_groups: bool = False,
+    kept_tokens: Column | None = None,
 ) -> list[MicroBatch]:
     """Pack rows into micro-batches.
 
@@ -104,6 +113,7 @@ def pack_micro_batches(
         packing: settings.
         rows: rows to pack; None: all.
         keep_groups: True to keep the rows of a group in one micro-batch.
+        kept_tokens: encoded sets of every row. None: sampling kept all tokens.
     """
     assert prompts.lengths is not None and responses.lengths is not None
     chosen = np.arange(len(groups), dtype=np.int64) if rows is None else rows
@@ -122,10 +132,14 @@ def pack_micro_batches(
         dtype=np.int64,
     )
     units = np.asarray([groups[members[0]] for members in sequences]) if keep_groups else None
-    return [
+    parts = [
         _lay_out(prompts, responses, [sequences[number] for number in part])
         for part in cut_micro_batches(lengths, packing.max_padded_tokens, units)
     ]
+    if kept_tokens is None:
+        return parts
+    kept = KeptTokens.from_column(kept_tokens, responses.lengths)
+    return [replace(part, kept=kept.select(part.tokens)) for part in parts]
 
 
 def empty_micro_batch() -> MicroBatch:

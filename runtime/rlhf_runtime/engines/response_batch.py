@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_api.plan_fusion import CHECK_STEPS
+from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.truncation import Truncation
 from rlhf_runtime.dataplane.columns import Column, Rows, pack
 from rlhf_runtime.engines.generation import (
     GenerationEngine,
     NewSequence,
     SequenceEnded,
-    StopReason,
 )
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.hooks import Hook, noop
@@ -27,6 +28,9 @@ class Sampling:
 
     temperature: float
     seeds: Sequence[int]
+    truncation: Truncation = Truncation()
+    records_kept_tokens: bool = False
+    """True to record the tokens that the truncation kept."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,16 @@ class Generated:
     """Packed int32 tokens."""
     log_probs: Column
     """Packed float32 log-probabilities under the distribution that was sampled."""
-    finished: NDArray[np.int8]
-    """1 if the response ended by itself, 0 if it was cut."""
+    reasons: tuple[StopReason | None, ...]
+    """The reason for the end of each response. None: it was aborted."""
+    kept_tokens: Column | None = None
+    """Packed int32 encoded sets of the tokens that a truncation kept. None: not recorded."""
+
+    @property
+    def finished(self) -> NDArray[np.int8]:
+        """int8[rows]: 1 if the response ended by itself, 0 if it was cut off."""
+        ends = [reason is not None and reason.is_complete for reason in self.reasons]
+        return np.array(ends, dtype=np.int8)
 
 
 class ResponseBatch:
@@ -56,6 +68,7 @@ class ResponseBatch:
         self._ended: list[SequenceEnded | None] = []
         # Rows of running sequences, by the sequence's id.
         self._running: dict[int, int] = {}
+        self._records_kept_tokens = False
 
     @property
     def num_running(self) -> int:
@@ -66,7 +79,7 @@ class ResponseBatch:
     def has_ended(self) -> NDArray[np.bool_]:
         """bool[rows]: true if the response is complete."""
         return np.array(
-            [end is not None and end.reason is not StopReason.ABORTED for end in self._ended],
+            [end is not None and end.reason is not None for end in self._ended],
             dtype=np.bool_,
         )
 
@@ -76,13 +89,23 @@ class ResponseBatch:
         sampling: Sampling,
         max_tokens: Sequence[int],
         *,
+        num_generated: Sequence[int] | None = None,
         keeps_prefixes: bool = False,
     ) -> None:
-        """Add a row per packed prompt; `max_tokens[prompts]` bounds the responses.
+        """Add a row per packed prompt.
+
+        Args:
+            prompts: packed tokens.
+            sampling: with a seed per prompt.
+            max_tokens: limit of each response.
+            num_generated: of each prompt, the tokens at its end that were generated earlier. None:
+                there are none.
+            keeps_prefixes: as in `GenerationEngine.add`.
 
         Raises:
             StaleWeights: the engine has other weights than this batch's.
         """
+        self._records_kept_tokens = sampling.records_kept_tokens
         sequences = [
             NewSequence(
                 id=next(self._ids),
@@ -91,8 +114,17 @@ class ResponseBatch:
                 temperature=sampling.temperature,
                 seed=seed,
                 weight_version=self._version,
+                num_generated=generated,
+                truncation=sampling.truncation,
+                records_kept_tokens=sampling.records_kept_tokens,
             )
-            for prompt, seed, limit in zip(prompts.runs(), sampling.seeds, max_tokens, strict=True)
+            for prompt, seed, limit, generated in zip(
+                prompts.runs(),
+                sampling.seeds,
+                max_tokens,
+                [0] * len(max_tokens) if num_generated is None else num_generated,
+                strict=True,
+            )
         ]
         self._engine.add(sequences, keeps_prefixes=keeps_prefixes)
         for sequence in sequences:
@@ -134,8 +166,17 @@ class ResponseBatch:
         return Generated(
             pack([end.tokens for end in ends], np.int32),
             pack([end.log_probs for end in ends], np.float32),
-            np.array([end.reason is StopReason.END_TOKEN for end in ends], dtype=np.int8),
+            tuple(end.reason for end in ends),
+            self._kept_tokens(ends),
         )
+
+    def _kept_tokens(self, ends: Sequence[SequenceEnded]) -> Column | None:
+        """The encoded sets of the tokens that sampling kept."""
+        if not self._records_kept_tokens:
+            return None
+        sets = [end.kept_tokens for end in ends if end.kept_tokens is not None]
+        assert len(sets) == len(ends), "the rows of a batch are sampled alike"
+        return pack(sets, np.int32)
 
     def _record(self, ends: Sequence[SequenceEnded]) -> None:
         for end in ends:

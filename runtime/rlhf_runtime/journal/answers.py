@@ -54,6 +54,11 @@ class AnswerJournal:
         with self._lock:
             return CallAnswers(self._attempt, self._open(scope.position), scope, rows)
 
+    def has_earlier(self, scope: CallScope) -> bool:
+        """True if an earlier attempt has answers about a call."""
+        with self._lock:
+            return self._open(scope.position).has_earlier(scope[1:])
+
     def _open(self, position: Position) -> _PassAnswers:
         if position not in self._passes:
             folder = pass_folder(self._attempt.folder, position)
@@ -133,6 +138,10 @@ class CallAnswers:
         else:
             self._provisional.append(entry)
 
+    def include(self, other: CallAnswers) -> None:
+        """Take over the answers of some of the rows that count only if the call is completed."""
+        self._provisional += other._provisional
+
     def sync(self) -> None:
         """Write the rest, and wait until all answers are on the disk.
 
@@ -179,6 +188,10 @@ class _PassAnswers:
     def find(self, key: Key) -> Sequence[tuple[int, Entry]]:
         """Return the attempts and answers of a key, in order."""
         return self._earlier.get(key, ())
+
+    def has_earlier(self, call: Key) -> bool:
+        """True if there are answers about a call, by the beginning of their keys."""
+        return any(key[: len(call)] == call for key in self._earlier)
 
     def add(self, entry: Entry) -> None:
         """Append an answer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rlhf_api.spec.rollout import RolloutSpec
 from rlhf_runtime.models.errors import ContextTooShort
 
 SCALED_ALREADY = frozenset(
@@ -14,25 +15,24 @@ SCALED_ALREADY = frozenset(
 config/model.py, _get_and_verify_max_len."""
 
 
-def require_context(role: str, config: Mapping[str, Any], longest: int) -> None:
+def require_context(role: str, config: Mapping[str, Any], rollout: RolloutSpec) -> None:
     """Check that a generating model accepts the longest prompt with the longest response.
 
     Args:
         role: role of the model.
         config: its config.json.
-        longest: maximum tokens of prompt and response together.
+        rollout: lengths of prompts and responses.
 
     Raises:
         ContextTooShort: the model has fewer positions.
     """
     # Checked before anything starts: vLLM would refuse only after the engine has been built.
-    positions = max_positions(config)
+    positions, longest = max_positions(config), rollout.required_context_tokens
     if positions is not None and longest > positions:
         raise ContextTooShort(
             f"prompt and response together exceed the context of the model of {role}: got "
-            f"rollout.maxPromptTokens + rollout.maxResponseTokens = {longest}, allowed "
-            f"max_position_embeddings = {positions} (config.json); lower one of them, or choose a "
-            "model of longer context"
+            f"{rollout.required_context} = {longest}, allowed max_position_embeddings = "
+            f"{positions} (config.json); {rollout.context_advice}"
         )
 
 

@@ -25,6 +25,7 @@ from rlhf_runtime.numerics.entropy import (
     require_positive,
     softmax_gradients_,
 )
+from rlhf_runtime.numerics.kept_bits import KeptBits
 from rlhf_sizing.costs import block_width
 
 
@@ -45,6 +46,7 @@ def head_log_probs(
     with_entropy: bool = False,
     shard: VocabularyShard | None = None,
     excluded: Sequence[range] = (),
+    kept: KeptBits | None = None,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"] | None]:
     """Compute log-probabilities of tokens under softmax(hidden weight^T / temperature), and its
     entropy.
@@ -64,6 +66,9 @@ def head_log_probs(
         shard: this rank's part of the vocabulary. None: all of it.
         excluded: tokens of probability 0, none of them in `tokens`. Their rows of the head get a
             gradient of exactly 0.
+        kept: for each row the tokens that the softmax is over, of this rank's part of the
+            vocabulary; all others have probability 0 and gradient 0. `tokens` are among them. None:
+            all tokens.
 
     Returns:
         Log-probabilities, and entropies in nats or None.
@@ -78,7 +83,7 @@ def head_log_probs(
         _HeadLogProbs.apply
     )  # torch leaves it untyped
     assert shard is None or len(shard.own) == len(weight), (shard, weight.shape)
-    return apply(hidden, weight, tokens, temperature, with_entropy, shard, excluded)
+    return apply(hidden, weight, tokens, temperature, with_entropy, shard, excluded, kept)
 
 
 class _Sums(NamedTuple):
@@ -108,6 +113,7 @@ class _HeadLogProbs(torch.autograd.Function):
         with_entropy: bool,
         shard: VocabularyShard | None,
         excluded: Sequence[range],
+        kept_bits: KeptBits | None,
     ) -> tuple[Tensor, Tensor | None]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         first = 0 if shard is None else shard.own.start
@@ -121,7 +127,7 @@ class _HeadLogProbs(torch.autograd.Function):
             # The only block: kept, so that the backward pass does not compute it again.
             kept = logits if len(logits.T) == len(weight) else None
             del logits
-            exclude_tokens_(scaled, first + columns.start, excluded)
+            exclude_tokens_(scaled, first + columns.start, excluded, kept_bits)
             inside, positions = _positions_in(tokens, columns)
             chosen += scaled.gather(1, positions[:, None])[:, 0].masked_fill_(~inside, 0)
             sums = _add_block(sums, scaled, with_entropy)
@@ -135,6 +141,7 @@ class _HeadLogProbs(torch.autograd.Function):
         entropies = None if sums.weighted is None else log_totals - sums.weighted / sums.total
         ctx.save_for_backward(hidden, weight, tokens, log_sums, entropies, kept)
         ctx.temperature, ctx.first, ctx.excluded = temperature, first, excluded
+        ctx.kept_bits = kept_bits
         ctx.set_materialize_grads(False)
         return chosen - log_sums, entropies
 
@@ -142,7 +149,7 @@ class _HeadLogProbs(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, log_prob_grads: Tensor | None, entropy_grads: Tensor | None
-    ) -> tuple[Tensor, Tensor, None, None, None, None, None]:
+    ) -> tuple[Tensor, Tensor, None, None, None, None, None, None]:
         hidden, weight, tokens, log_sums, entropies, kept = ctx.saved_tensors
         own = torch.zeros_like(log_sums) if log_prob_grads is None else log_prob_grads
         # Accumulated in float32 over the blocks, and rounded once.
@@ -154,7 +161,7 @@ class _HeadLogProbs(torch.autograd.Function):
             logits = linear(hidden, part) if kept is None else kept
             block = logits.to(log_sums.dtype, copy=True).div_(ctx.temperature)
             del logits
-            exclude_tokens_(block, ctx.first + columns.start, ctx.excluded)
+            exclude_tokens_(block, ctx.first + columns.start, ctx.excluded, ctx.kept_bits)
             softmax_gradients_(block, log_sums, own, entropies, entropy_grads)
             inside, positions = _positions_in(tokens, columns)
             block.scatter_add_(1, positions[:, None], (own * inside)[:, None])
@@ -163,7 +170,7 @@ class _HeadLogProbs(torch.autograd.Function):
             hidden_grad += grads @ part
             torch.mm(grads.T, hidden, out=weight_grad[columns])
             del grads
-        return hidden_grad.to(hidden.dtype), weight_grad, None, None, None, None, None
+        return hidden_grad.to(hidden.dtype), weight_grad, None, None, None, None, None, None
 
 
 def _blocks(weight: Tensor, num_rows: int) -> Iterator[slice]:

@@ -61,7 +61,7 @@ def check_data(
     tokenizer = None
     if policy is not None:
         with findings.about("spec", "models"):
-            tokenizer = TextTokenizer(policy)
+            tokenizer = TextTokenizer(policy, spec.rollout.end_tokens)
             check_tokenizer(tokenizer, findings)
     if tokenizer is None:
         with findings.about("spec", "data"):

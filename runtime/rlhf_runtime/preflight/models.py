@@ -75,10 +75,9 @@ def check_models(
     with findings.about("spec", "models"):
         check_vocabularies(folders, spec.reward_models)
     _check_heads(use.heads, folders, {role: fields[origins[role]] for role in folders}, findings)
-    longest = spec.rollout.max_prompt_tokens + spec.rollout.max_response_tokens
     for role in sorted(folders.keys() & set(use.generating)):
         with findings.about("spec", "rollout"):
-            require_context(role, read_object(folders[role] / CONFIG_FILE), longest)
+            require_context(role, read_object(folders[role] / CONFIG_FILE), spec.rollout)
     return folders
 
 

@@ -10,16 +10,15 @@ from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
-import numpy as np
-
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.journal.answers import CallAnswers
-from rlhf_runtime.rewards.applicable_samples import RewardScorer, spread_scores
+from rlhf_runtime.rewards.applicable_samples import RewardScorer
 from rlhf_runtime.rewards.futures import map_future
+from rlhf_runtime.rewards.joined_scores import join_scores
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.sample import Sample
-from rlhf_runtime.rewards.scores import MAX_NAMED, SampleScore, Scores, Tally
+from rlhf_runtime.rewards.scores import SampleScore, Scores, Tally
 
 # Bytes of a question's digest.
 DIGEST_BYTES = 8
@@ -78,16 +77,25 @@ class JournaledRequest:
     def submit(self, scorer: RewardScorer) -> Future[Scores]:
         """Score the samples without waiting; those with a known score are not asked about."""
         asked = [number for number in range(len(self.samples)) if number not in self.known]
-
-        def keep(index: int, score: SampleScore) -> None:
-            self._keep(asked[index], score)
-
-        scores = scorer.submit([self.samples[number] for number in asked], keep)
+        scores = self.ask(scorer, asked)
         if not self.known:
             return scores
         return map_future(
             scores, lambda done: with_known(done, asked, self.known, len(self.samples))
         )
+
+    def ask(self, scorer: RewardScorer, numbers: Sequence[int]) -> Future[Scores]:
+        """Ask about some of the samples, without waiting.
+
+        Args:
+            scorer: of the reward.
+            numbers: of the samples, rising.
+        """
+
+        def keep(index: int, score: SampleScore) -> None:
+            self._keep(numbers[index], score)
+
+        return scorer.submit([self.samples[number] for number in numbers], keep)
 
     def _keep(self, number: int, score: SampleScore) -> None:
         has_failed = score.fault is not None
@@ -114,31 +122,11 @@ def with_known(
         known: scores by number.
         num_samples: of all samples.
     """
-    tally = Tally(num_samples)
-    for number, score in known.items():
-        tally.add_known(number, score)
-    new, old = spread_scores(scores, asked, num_samples), tally.scores()
-    is_new = np.zeros(num_samples, dtype=np.bool_)
-    is_new[list(asked)] = True
-    failures = sorted(
-        (*old.failures, *new.failures), key=lambda one: (one.only_together, one.start)
-    )
-    missing = np.full(num_samples, np.nan, dtype=np.float32)
-    return Scores(
-        np.where(is_new, new.values, old.values),
-        np.where(is_new, new.valid, old.valid),
-        np.where(is_new, new.abstained, old.abstained),
-        {
-            fault: new.errors.get(fault, 0) + old.errors.get(fault, 0)
-            for fault in sorted({**old.errors, **new.errors})
-        },
-        tuple(failures[:MAX_NAMED]),
-        new.rescored + old.rescored,
-        {
-            name: np.where(is_new, new.parts.get(name, missing), old.parts.get(name, missing))
-            for name in {**old.parts, **new.parts}
-        },
-    )
+    numbers = sorted(known)
+    tally = Tally(len(numbers))
+    for index, number in enumerate(numbers):
+        tally.add_known(index, known[number])
+    return join_scores([(asked, scores), (numbers, tally.scores())], num_samples)
 
 
 def to_json(score: SampleScore) -> list[Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
+from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.journal.answers import CallAnswers
 from rlhf_runtime.rewards.applicable_samples import PartialScorer, RewardScorer
+from rlhf_runtime.rewards.early_request import EarlyBatches, EarlyRequest
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.journaled_scores import JournaledRequest
@@ -27,6 +29,9 @@ from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import FailedSamples, Failure, SampleNamer, Scores, name_by_number
 from rlhf_runtime.rewards.service_scorer import ServiceScorer
 from rlhf_runtime.telemetry.spread import Spread
+
+Complete = Callable[[], Future[Scores]]
+"""Returns the scores of a reward that was asked; it may wait for them."""
 
 LOGGER = logging.getLogger(__name__)
 
@@ -95,6 +100,7 @@ class Scorer:
         samples: Sequence[Sample],
         name_samples: SampleNamer = name_by_number,
         answers: CallAnswers | None = None,
+        early: EarlyBatches = MappingProxyType({}),
     ) -> ScoredSamples:
         """Score samples with all verifiers in parallel.
 
@@ -103,14 +109,15 @@ class Scorer:
             name_samples: names samples in messages. It may be slow: it is called once, after
                 scoring, for the reported failures only.
             answers: the journal's answers about the samples. None: no journal.
+            early: batches that were asked for while responses were generated.
 
         Raises:
             RewardError: a verifier with onError: Fail failed.
             JournalMismatch: an earlier attempt has asked about other samples.
             CannotRecord: the journal cannot be written.
         """
-        requests = self._submit(samples, answers)
         # All verifiers finish before an error is raised, so that none runs on unobserved.
+        requests = [complete() for complete in self._submit(samples, answers, early)]
         wait(requests)
         if answers is not None:
             answers.sync()
@@ -140,15 +147,30 @@ class Scorer:
         return scored
 
     def _submit(
-        self, samples: Sequence[Sample], answers: CallAnswers | None
-    ) -> list[Future[Scores]]:
-        if answers is None:
-            return [pool.submit(samples) for pool in self._pools]
-        journaled = [JournaledRequest(reward, samples, answers) for reward in self._rewards]
+        self, samples: Sequence[Sample], answers: CallAnswers | None, early: EarlyBatches
+    ) -> list[Complete]:
+        """Ask all verifiers without waiting."""
+        journaled: list[JournaledRequest | None] = [None] * len(self._pools)
+        if answers is not None:
+            journaled = [JournaledRequest(reward, samples, answers) for reward in self._rewards]
         # The journal is read for all of them before one is asked: it may end the job.
-        for request in journaled:
-            _ = request.known
-        return [request.submit(pool) for request, pool in zip(journaled, self._pools, strict=True)]
+        known = [{} if request is None else request.known for request in journaled]
+        submitted: list[Complete] = []
+        for (reward, pool), request, scores in zip(self.rewards, journaled, known, strict=True):
+            ask = partial(_ask, pool, samples) if request is None else partial(request.ask, pool)
+            batches = early.get(reward.name, ())
+            if batches and not scores:
+                joined = EarlyRequest(reward, batches, len(samples), ask, answers)
+                submitted.append(joined.complete)
+                continue
+            future = pool.submit(samples) if request is None else request.submit(pool)
+            submitted.append(partial(_itself, future))
+        return submitted
+
+    @property
+    def rewards(self) -> tuple[tuple[RewardSpec, RewardScorer], ...]:
+        """The rewards, with their scorers."""
+        return tuple(zip(self._rewards, self._pools, strict=True))
 
     def close(self) -> None:
         """Close all verifiers."""
@@ -165,6 +187,14 @@ class Scorer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _ask(pool: RewardScorer, samples: Sequence[Sample], numbers: Sequence[int]) -> Future[Scores]:
+    return pool.submit([samples[number] for number in numbers])
+
+
+def _itself(future: Future[Scores]) -> Future[Scores]:
+    return future
 
 
 def start_scorers(rewards: Sequence[RewardSpec], host: Slice) -> dict[str, Scorer]:

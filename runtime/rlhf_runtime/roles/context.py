@@ -23,6 +23,7 @@ from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, noop
 
 if TYPE_CHECKING:
+    from rlhf_runtime.roles.early_rows import SendEnded
     from rlhf_runtime.roles.generation import Generation
 
 DTYPES = {Precision.FLOAT32: torch.float32, Precision.BFLOAT16: torch.bfloat16}
@@ -54,6 +55,8 @@ class RoleContext:
     migration, or no engine on this rank."""
     tick: Hook = noop
     """Reports progress."""
+    send_ended: SendEnded | None = None
+    """Sends ended responses to the reward host that will score them. None: there is no one host."""
 
     @property
     def parallel(self) -> ParallelContext:

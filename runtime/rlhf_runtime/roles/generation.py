@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,7 +15,8 @@ from numpy.typing import NDArray
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
-from rlhf_api.spec.rollout import TokenLimitAction
+from rlhf_api.spec.rollout import OnStop, RolloutSpec, StopAction, StopReason
+from rlhf_api.spec.truncation import Truncation
 from rlhf_flow.step.calls import GenerateOptions
 from rlhf_flow.step.columns import RECORD
 from rlhf_runtime.calls.inputs import CallInputs
@@ -21,7 +24,7 @@ from rlhf_runtime.calls.out_of_memory import is_out_of_memory
 from rlhf_runtime.calls.reports import Statistics
 from rlhf_runtime.data.row_record import rows_by_source
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.dataplane.columns import Column, pack, pack_texts, repeat_rows
+from rlhf_runtime.dataplane.columns import Column, Rows, pack, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
 from rlhf_runtime.engines.generation import EngineSettings, GenerationEngine
 from rlhf_runtime.engines.response_batch import (
@@ -33,8 +36,12 @@ from rlhf_runtime.engines.response_batch import (
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.faults import Phase
+from rlhf_runtime.models.context import max_positions
+from rlhf_runtime.models.folder import CONFIG_FILE, read_object
 from rlhf_runtime.roles.context import Result, RoleContext
+from rlhf_runtime.roles.early_rows import EarlyRows
 from rlhf_runtime.roles.generation_engines import make_generation_engine
+from rlhf_runtime.roles.response_columns import response_columns
 from rlhf_runtime.roles.sequence_migration import Prompts, SequenceMigration
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.seeds import sample_seeds
@@ -43,10 +50,10 @@ logger = logging.getLogger(__name__)
 
 # Words in the errors that another rank causes, not the model.
 PEER_ERRORS = ("connection", "broken pipe", "gloo", "nccl", "timed out")
-# Number of responses that are not trained on as they were cut off.
-CUT_OFF_METRICS = {
-    TokenLimitAction.MASK: "response/masked",
-    TokenLimitAction.LEAVE_OUT: "response/left_out",
+# Number of responses that are not trained on, by the treatment of their stop reasons.
+ACTION_METRICS = {
+    StopAction.MASK: "response/masked",
+    StopAction.LEAVE_OUT: "response/left_out",
 }
 # The version before any pass.
 INITIAL_VERSION = WeightVersion(GraphName.WARM_START, 0, 0)
@@ -71,7 +78,8 @@ class Generation:
         self.engine = trainer
         self.generation = self
         self._context = context
-        self._tokenizer = TextTokenizer(context.folder)
+        further_ends = context.job.spec.rollout.end_tokens
+        self._tokenizer = TextTokenizer(context.folder, further_ends)
         source = {} if trainer is None else trainer.views()
         if trainer is not None:
             # The trainer is offloaded before the engine starts, so start-up needs no more memory
@@ -98,17 +106,18 @@ class Generation:
             groups=plan.mesh.tensor_groups,
             kv_cache_bytes=plan.kv_cache_bytes,
             memory_bytes=context.plan.engine_bytes(context.role),
-            max_prompt_tokens=rollout.max_prompt_tokens,
-            max_response_tokens=rollout.max_response_tokens,
+            max_sequence_tokens=_max_sequence_tokens(rollout, context.folder),
             max_concurrent_sequences=plan.max_concurrent_sequences,
             block_tokens=block_tokens,
             stop_token_ids=self._tokenizer.end_token_ids,
+            stop_texts=self._tokenizer.stop_texts(rollout.stop),
             # An engine shares complete cache blocks only.
             share_prompts=plan.max_samples_per_prompt > 1
             and rollout.max_prompt_tokens >= block_tokens,
             world=f"{context.incarnation}-{plan.mesh.pool}",
             excluded_tokens=context.excluded_tokens,
             packs_weights=plan.packs_weights,
+            records_kept_tokens=rollout.truncation.is_active,
         )
         return make_generation_engine(rollout.engine, settings, context.world)
 
@@ -175,13 +184,19 @@ class Generation:
         responses = self._generator.start(
             columns["prompt_tokens"], sampling, version, rollout.max_response_tokens
         )
+        early = self._early_rows(inputs, prompts, lambda: responses.has_ended, responses.generated)
         if inputs.leaves_rows:
-            return self._generate_until_migration(inputs, prompts, responses, temperature)
-        responses.run(self._context.tick)
-        return self._result(inputs, prompts, responses.generated())
+            return self._generate_until_migration(inputs, prompts, responses, temperature, early)
+        responses.run(early.after_step(self._context.tick))
+        return self._result(inputs, prompts, responses.generated(), early)
 
     def _generate_until_migration(
-        self, inputs: CallInputs, prompts: Prompts, responses: ResponseBatch, temperature: float
+        self,
+        inputs: CallInputs,
+        prompts: Prompts,
+        responses: ResponseBatch,
+        temperature: float,
+        early: EarlyRows,
     ) -> Result:
         """Generate until the finishing engines can take all unfinished rows. Collective over the
         engines."""
@@ -189,11 +204,11 @@ class Generation:
         assert context.engine_group is not None, "the plan migrates rows"
         migration = SequenceMigration(context.plan, context.role, context.engine_group, inputs.at)
         self._migration = migration
-        responses.run_until(migration.is_due, context.tick)
+        responses.run_until(migration.is_due, early.after_step(context.tick))
         ended = np.flatnonzero(responses.has_ended)
         running = np.flatnonzero(~responses.has_ended)
         unfinished = migration.hand_over(prompts.take(running), responses, running, temperature)
-        result = self._result(inputs, prompts.take(ended), responses.generated(ended))
+        result = self._result(inputs, prompts.take(ended), responses.generated(ended), early)
         return replace(result, unfinished=unfinished)
 
     def finish(self, inputs: CallInputs) -> Result:
@@ -204,13 +219,30 @@ class Generation:
         sampling = self._sampling(migrated, inputs, migration.temperature)
         max_tokens = self._context.job.spec.rollout.max_response_tokens
         migration.resume(migrated, sampling, max_tokens)
-        migration.responses.run(self._context.tick)
-        return self._result(inputs, *migration.generated(migrated))
+        prompts = migration.finishing(migrated)
+        early = self._early_rows(
+            inputs,
+            prompts,
+            partial(migration.has_ended, migrated),
+            partial(migration.generated, migrated),
+        )
+        migration.responses.run(early.after_step(self._context.tick))
+        return self._result(inputs, prompts, migration.generated(migrated), early)
 
     def close(self) -> None:
         """Close the engine."""
         if self._generation_engine is not None:
             self._generation_engine.close()
+
+    def _early_rows(
+        self,
+        inputs: CallInputs,
+        prompts: Prompts,
+        has_ended: Callable[[], NDArray[np.bool_]],
+        generated: Callable[[Rows], Generated],
+    ) -> EarlyRows:
+        send, decode = self._context.send_ended, self._tokenizer.decode
+        return EarlyRows(inputs, prompts, has_ended, generated, decode, send)
 
     def _sampling(self, prompts: Prompts, inputs: CallInputs, temperature: float) -> Sampling:
         prompt_ids = prompts.columns["prompt_id"].values.astype(np.int64)
@@ -221,22 +253,39 @@ class Generation:
         call = f"{inputs.graph.value}/{inputs.call.id}"
         if inputs.round:  # each round samples other responses to a prompt
             call += f"/{inputs.round}"
-        return Sampling(temperature, sample_seeds(seed, inputs.step, prompt_ids, numbers, call))
+        seeds = sample_seeds(seed, inputs.step, prompt_ids, numbers, call)
+        # Greedy decoding has nothing to leave out.
+        if temperature == 0:
+            return Sampling(temperature, seeds)
+        truncation, records = self._truncation(inputs.graph)
+        return Sampling(temperature, seeds, truncation, records)
 
-    def _result(self, inputs: CallInputs, prompts: Prompts, generated: Generated) -> Result:
+    def _truncation(self, graph: GraphName) -> tuple[Truncation, bool]:
+        """Return the truncation of a pass's sampling, and whether the kept tokens are recorded."""
+        spec = self._context.job.spec
+        # Nothing is trained on the responses of an evaluation, which has settings of its own.
+        if graph is GraphName.EVALUATION:
+            data = spec.data.evaluation
+            return Truncation() if data is None else data.truncation, False
+        return spec.rollout.truncation, spec.rollout.truncation.is_active
+
+    def _result(
+        self, inputs: CallInputs, prompts: Prompts, generated: Generated, early: EarlyRows
+    ) -> Result:
         lengths = generated.tokens.lengths
         assert lengths is not None
         prompt_index = prompts.index
         index = ShardIndex(prompt_index.rows, prompt_index.groups, prompt_index.lengths + lengths)
         # All ranks of a replica have the same responses; the first one decodes and counts them.
         is_first = inputs.at.tensor == inputs.at.pipeline == 0
-        texts = self._tokenizer.decode(generated.tokens) if is_first else []
+        texts = early.texts(prompt_index.rows, generated.tokens) if is_first else []
         count = float(len(index.rows))
         num_cut_off = count - float(generated.finished.sum())
         means = {
             "response/length_mean": (float(lengths.sum()), count),
             "response/empty": (float(num_empty(texts)), float(len(texts))),
             "response/truncated": (num_cut_off, count),
+            **_reason_shares(generated.reasons),
             **self._lengths_by_source(prompts, lengths),
         }
         tokens = float(index.lengths.sum()) if is_first else 0.0
@@ -244,17 +293,14 @@ class Generation:
         return Result(
             columns={
                 **prompts.columns,
-                "response_tokens": generated.tokens,
-                "rollout_log_probs": generated.log_probs,
-                "finished": Column(generated.finished),
-                "response_text": pack_texts(texts),
+                **response_columns(generated, texts, self._on_stop),
             },
             statistics=Statistics(
                 means,
                 maxima,
                 {
                     "batch/tokens": tokens,
-                    **self._cut_off(inputs.graph, num_cut_off if is_first else 0.0),
+                    **self._untrained(inputs.graph, generated.reasons if is_first else ()),
                 },
             ),
             index=index,
@@ -273,12 +319,40 @@ class Generation:
             for source, rows in by_source.items()
         }
 
-    def _cut_off(self, graph: GraphName, count: float) -> dict[str, float]:
-        """Return the metric of responses that are masked or left out as they were cut off."""
-        action = self._context.job.spec.rollout.on_stop.token_limit
+    @property
+    def _on_stop(self) -> OnStop:
+        return self._context.job.spec.rollout.on_stop
+
+    def _untrained(
+        self, graph: GraphName, reasons: Sequence[StopReason | None]
+    ) -> dict[str, float]:
+        """Return the metrics of responses that are masked or left out."""
         # An evaluation measures all responses.
-        is_counted = graph is GraphName.STEP and action in CUT_OFF_METRICS
-        return {CUT_OFF_METRICS[action]: count} if is_counted else {}
+        if graph is not GraphName.STEP:
+            return {}
+        actions = [self._on_stop.action(reason) for reason in reasons if reason is not None]
+        return {
+            metric: float(actions.count(action))
+            for action, metric in ACTION_METRICS.items()
+            if self._on_stop.has(action)
+        }
+
+
+def _reason_shares(
+    reasons: Sequence[StopReason | None],
+) -> dict[str, tuple[float, float]]:
+    """Return the share of responses with each stop reason."""
+    return {
+        f"response/stop_reason/{reason.value}": (float(reasons.count(reason)), float(len(reasons)))
+        for reason in StopReason
+    }
+
+
+def _max_sequence_tokens(rollout: RolloutSpec, folder: Path) -> int:
+    """Return the maximum of prompt and response together."""
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    positions = max_positions(read_object(folder / CONFIG_FILE))
+    return longest if positions is None else min(longest, positions)
 
 
 def _prompts(index: ShardIndex, columns: Mapping[str, Column]) -> Prompts:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhf_flow.step.columns import RESPONSE_MASK
+from rlhf_flow.step.columns import KEPT_TOKENS, RESPONSE_MASK
 from rlhf_runtime.calls.inputs import BatchInputs
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
@@ -188,6 +188,7 @@ def micro_batches(
         engine.packing(max_padded_tokens),
         rows,
         keep_groups,
+        batch.columns.get(KEPT_TOKENS),
     )
     # Masked tokens stay in the sequence, as context, but are not predicted.
     return [part.select(batch.loss_mask.flags[part.tokens]) for part in parts]

@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName, Plan
+from rlhf_api.spec.rollout import TRAIN_ON_ALL
+from rlhf_flow.step.columns import KEPT_TOKENS
 from rlhf_runtime.calls.inputs import CallInputs
-from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, pack, pack_texts
+from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
+from rlhf_runtime.engines.kept_tokens import join_sets
 from rlhf_runtime.engines.parallel import RankGroup
 from rlhf_runtime.engines.response_batch import Generated, ResponseBatch, Sampling
+from rlhf_runtime.roles.response_columns import response_columns
 
 
 @dataclass(frozen=True)
@@ -134,23 +139,62 @@ class SequenceMigration:
         prompts = pack([np.concatenate(pair) for pair in pairs], np.int32)
         # The generated tokens are part of the new prompt, and count towards the response's limit.
         remaining = [max_tokens - length for length in generated.lengths.tolist()]
-        self.responses.add(prompts, sampling, remaining, keeps_prefixes=True)
+        self.responses.add(
+            prompts,
+            sampling,
+            remaining,
+            num_generated=generated.lengths.tolist(),
+            keeps_prefixes=True,
+        )
 
-    def generated(self, migrated: Prompts) -> tuple[Prompts, Generated]:
-        """Return all rows that this engine has finished, with their complete responses."""
+    def finishing(self, migrated: Prompts) -> Prompts:
+        """Return all rows that this engine finishes: those that it has kept come first."""
         assert self._kept is not None, "only finishing engines are called"
-        count = len(self.responses.has_ended)
-        kept = self.responses.generated(self._running)
-        # Migrated rows were added last.
-        rest = self.responses.generated(np.arange(count - len(migrated.index.rows), count))
+        return self._kept.then(migrated)
+
+    def has_ended(self, migrated: Prompts) -> NDArray[np.bool_]:
+        """Return which of these rows have ended."""
+        return self.responses.has_ended[self._positions(migrated)]
+
+    def generated(self, migrated: Prompts, rows: Rows | None = None) -> Generated:
+        """Return the complete responses to some of these rows, by position; None: to all."""
+        positions = self._positions(migrated)
+        rows = np.arange(len(positions)) if rows is None else rows
+        rest = self.responses.generated(positions[rows])
         tokens, log_probs = (
-            migrated.columns[name] for name in ("response_tokens", "rollout_log_probs")
+            _after_empty_runs(len(self._running), migrated.columns[name]).take(rows)
+            for name in ("response_tokens", "rollout_log_probs")
         )
-        return self._kept.then(migrated), Generated(
-            concatenate([kept.tokens, _append_runs(tokens, rest.tokens)]),
-            concatenate([kept.log_probs, _append_runs(log_probs, rest.log_probs)]),
-            np.concatenate([kept.finished, rest.finished]),
+        return replace(
+            rest,
+            tokens=_append_runs(tokens, rest.tokens),
+            log_probs=_append_runs(log_probs, rest.log_probs),
+            kept_tokens=self._kept_tokens(migrated, rows, tokens, rest),
         )
+
+    def _kept_tokens(
+        self, migrated: Prompts, rows: Rows, earlier: Column, rest: Generated
+    ) -> Column | None:
+        """Return the encoded sets of complete responses.
+
+        Args:
+            migrated: rows of other engines.
+            rows: positions of the rows among all that this engine finishes.
+            earlier: tokens of the rows that other engines generated.
+            rest: what this engine generated of the rows.
+        """
+        if rest.kept_tokens is None:
+            return None
+        sets = _after_empty_runs(len(self._running), migrated.columns[KEPT_TOKENS]).take(rows)
+        assert earlier.lengths is not None and rest.tokens.lengths is not None
+        return join_sets(sets, earlier.lengths, rest.kept_tokens, rest.tokens.lengths)
+
+    def _positions(self, migrated: Prompts) -> Rows:
+        """Return the positions of the rows among all responses of this engine."""
+        count = len(self.responses.has_ended)
+        # Migrated rows were added last.
+        own = np.arange(count - len(migrated.index.rows), count)
+        return np.concatenate([self._running, own])
 
 
 def assign_rows(num_rows: int, loads: Sequence[int]) -> np.ndarray:
@@ -190,15 +234,17 @@ def _finishing_engines(plan: Plan, role: str, mesh: Mesh) -> tuple[int, ...]:
 def _unfinished_shard(prompts: Prompts, generated: Generated) -> Shard:
     return Shard(
         prompts.index,
+        # Texts are decoded when the response is complete.
         {
             **prompts.columns,
-            "response_tokens": generated.tokens,
-            "rollout_log_probs": generated.log_probs,
-            "finished": Column(generated.finished),
-            # Texts are decoded when the response is complete.
-            "response_text": pack_texts([""] * len(prompts.index.rows)),
+            **response_columns(generated, [""] * len(prompts.index.rows), TRAIN_ON_ALL),
         },
     )
+
+
+def _after_empty_runs(number: int, column: Column) -> Column:
+    assert column.lengths is not None
+    return Column(column.values, np.concatenate([np.zeros(number, np.int32), column.lengths]))
 
 
 def _append_runs(first: Column, rest: Column) -> Column:

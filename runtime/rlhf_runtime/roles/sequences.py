@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlhf_flow.step.columns import KEPT_TOKENS
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
@@ -52,7 +53,13 @@ def infer(
 
     index = inputs.index.find(rows)
     packing = engine.packing(micro_batch_tokens)
-    parts = pack_micro_batches(columns[PROMPTS], responses, index.groups, packing)
+    parts = pack_micro_batches(
+        columns[PROMPTS],
+        responses,
+        index.groups,
+        packing,
+        kept_tokens=columns.get(KEPT_TOKENS),
+    )
     engine.infer(parts, reading, consume)
     return Result(columns={field: Column(values.numpy(), responses.lengths)}, index=index)
 

@@ -86,19 +86,30 @@ METRICS: dict[str, Metric] = {
         "Empty", "fraction", "Responses without any text", False, Format.FRACTION
     ),
     "response/truncated": Metric(
-        "Cut off", "fraction", "Responses cut at the length limit", False, Format.FRACTION
+        "Cut off",
+        "fraction",
+        "Responses cut off at the length limit or where the context was full",
+        False,
+        Format.FRACTION,
+    ),
+    "response/stop_reason/<reason>": Metric(
+        "Ended for this reason",
+        "fraction",
+        "Responses that ended for this reason, such as EndToken or TokenLimit",
+        None,
+        Format.FRACTION,
     ),
     "response/masked": Metric(
         "Masked",
         "responses",
-        "Responses cut at the length limit whose tokens are in no loss",
+        "Responses whose tokens are in no loss, by rollout.onStop",
         False,
         Format.COUNT,
     ),
     "response/left_out": Metric(
         "Left out",
         "responses",
-        "Responses cut at the length limit that count neither in baselines nor in a loss",
+        "Responses that count neither in baselines nor in a loss, by rollout.onStop",
         False,
         Format.COUNT,
     ),

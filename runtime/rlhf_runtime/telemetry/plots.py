@@ -180,6 +180,7 @@ FIXED_COLOURS = {
     "generate": 0,
     "train": 1,
     "score": 2,
+    "score_early": 2,
     "reward": 2,
     "infer": 3,
     "log_probs": 3,

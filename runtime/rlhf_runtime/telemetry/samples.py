@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.rollout import StopReason
 from rlhf_runtime.telemetry.visible_text import visible_text
 
 # Limits of the files' sizes. A file has at most MAX_SAMPLES lines with at most 8000 characters of
@@ -37,13 +38,6 @@ class SampleKind(StrEnum):
     EVALUATION = "evaluation"
 
 
-class EndedBy(StrEnum):
-    """The reason for the end of a response."""
-
-    END_TOKEN = "end token"
-    TOKEN_LIMIT = "token limit"
-
-
 @dataclass(frozen=True)
 class ResponseSample:
     """A response to a prompt. Long texts are shortened."""
@@ -61,7 +55,7 @@ class ResponseSample:
     response: str
     tokens: int
     """Tokens of the response, its end token included."""
-    ended_by: EndedBy
+    ended_by: StopReason
     scores: Mapping[str, float | None] = field(default_factory=dict)
     """By name: that of a role for the sum of its rewards, `role/reward` for one of several. None:
     no score counts."""
@@ -122,7 +116,7 @@ def from_json(line: Mapping[str, Any]) -> ResponseSample:
         prompt=_typed(line["prompt"], str),
         response=_typed(line["response"], str),
         tokens=_typed(line["tokens"], int),
-        ended_by=EndedBy(line["ended_by"]),
+        ended_by=StopReason(line["ended_by"]),
         scores={name: _number(score) for name, score in scores.items()},
         advantage=_number(line.get("advantage")),
     )

@@ -61,7 +61,7 @@ class DataHost(ActivityServer):
             Counts of rows: by split the usable ones (`train`) and the others (`train_invalid`,
                 `train_too_long`).
         """
-        tokenizer = TextTokenizer(folders[self._plan.policy])
+        tokenizer = TextTokenizer(folders[self._plan.policy], self._job.spec.rollout.end_tokens)
         trains = any(role.is_trained for role in self._plan.roles)
         use = DataUse.from_graphs(self._plan.inputs, trains)
         self._prompts: JobPrompts = load_prompts(self._job.spec, tokenizer, use)

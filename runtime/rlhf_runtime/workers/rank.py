@@ -10,10 +10,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.spec.resources import Device
+from rlhf_runtime.calls.ended_rows import EndedRows
 from rlhf_runtime.calls.requests import CallRequest
 from rlhf_runtime.checkpoint.record import SavedFile
 from rlhf_runtime.dataplane.shards import Shard
@@ -30,13 +31,20 @@ from rlhf_runtime.workers.process import (
     usable_cores,
     without_collector,
 )
-from rlhf_runtime.workers.setup import RankSet, RankSetup, fused_engines, generating_ranks
+from rlhf_runtime.workers.setup import (
+    EARLY_GROUP,
+    RankSet,
+    RankSetup,
+    fused_engines,
+    generating_ranks,
+)
 
 if TYPE_CHECKING:  # torch is imported when a rank prepares
     from rlhf_runtime.engines.parallel import ParallelContext
     from rlhf_runtime.engines.training import TrainingEngine
     from rlhf_runtime.roles.context import Role
     from rlhf_runtime.roles.custom_operation import OperationState
+    from rlhf_runtime.roles.early_rows import SendEnded
 
 logger = logging.getLogger(__name__)
 
@@ -128,11 +136,12 @@ class Rank(ActivityServer):
         return folders
 
     @heartbeat_by_cpu
-    def build(self, folders: Mapping[str, Path]) -> None:
+    def build(self, folders: Mapping[str, Path], reward_host: Any = None) -> None:
         """Load the models of this rank's roles, and start their generation engines. Collective.
 
         Args:
             folders: folder of each role's model.
+            reward_host: handle of the host that scores what this rank generates. None: any does.
         """
         from rlhf_runtime.checkpoint.saver import Saver
         from rlhf_runtime.models.vocabulary import tokens_without_text
@@ -163,6 +172,7 @@ class Rank(ActivityServer):
                 faults=self._faults,
                 excluded_tokens=excluded_tokens,
                 tick=self.activity.tick,
+                send_ended=None if reward_host is None else sender_to(reward_host),
             )
             role = self._roles[planned.role] = make_role(context)
             if role.engine is not None:
@@ -305,6 +315,21 @@ class Rank(ActivityServer):
         engines = tuple(resident[role] for role in roles)
         with on_device(*engines):
             yield engines
+
+
+def sender_to(reward_host: Any) -> SendEnded:
+    """Return a function that sends ended responses to a reward host.
+
+    Args:
+        reward_host: its handle.
+    """
+    method = reward_host.score_early.options(concurrency_group=EARLY_GROUP)
+
+    def send(ended: EndedRows) -> None:
+        # Nobody waits for it: the call that scores asks for what is missing.
+        method.remote(ended.to_bytes())
+
+    return send
 
 
 def ranks_of_node(setup: RankSetup) -> int:

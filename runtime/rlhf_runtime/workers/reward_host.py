@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,14 +14,17 @@ from numpy.typing import NDArray
 
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.step.columns import (
     FINISHED,
     PROMPT_ID,
+    RECORD,
+    RESPONSE_TEXT,
+    RETAINED,
     scores_column,
     term_scores_column,
     valid_column,
 )
+from rlhf_runtime.calls.ended_rows import EndedRows
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics
 from rlhf_runtime.calls.requests import CallRequest
@@ -34,6 +38,7 @@ from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
 from rlhf_runtime.journal.answers import AnswerJournal, CallAnswers, CallScope
 from rlhf_runtime.journal.folder import Attempt, Position
+from rlhf_runtime.rewards.early_scores import EarlyScores, EndedResponse
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import start_scorers
 from rlhf_runtime.rewards.scores import SampleName
@@ -41,6 +46,10 @@ from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal
 from rlhf_runtime.workers.process import configure_process, resident_bytes
 
+logger = logging.getLogger(__name__)
+
+# Name of scoring while responses are generated, in the timeline.
+EARLY_CALL = "score_early"
 # Characters of a response that messages show.
 SHOWN_CHARACTERS = 60
 
@@ -73,7 +82,6 @@ class RewardHost(ActivityServer):
         self._name, self._host = name, host
         self._faults = Faults(faults, log_file.parent, "reward")
         self._rewards, self._data = job.spec.rewards, job.spec.data
-        self._token_limit = job.spec.rollout.on_stop.token_limit
         self._row_locations = RowLocations()
         self._journal = None if attempt is None else AnswerJournal(attempt, name)
 
@@ -85,11 +93,33 @@ class RewardHost(ActivityServer):
         """
         with self.activity.during("start", progress=ProgressSignal.OWN_LIMIT):
             self._scorers = start_scorers(self._rewards, self._host)
+        rewards = {role: scorer.rewards for role, scorer in self._scorers.items()}
+        self._early = EarlyScores(rewards, self._journal)
         return {
             name: metric
             for scorer in self._scorers.values()
             for name, metric in scorer.declared_metrics.items()
         }
+
+    def score_early(self, message: bytes) -> None:
+        """Score responses that ended while others are generated, without waiting."""
+        # No activity: a call that scores will wait for it, and only ranks make progress now.
+        try:
+            self._score_early(EndedRows.from_bytes(message))
+        except Exception:
+            # Nobody waits for the result, and the call asks for what is not there.
+            logger.exception("responses could not be scored early")
+
+    def _score_early(self, ended: EndedRows) -> None:
+        samples = _samples(ended.records, ended.texts, ended.finished)
+        questions = zip(ended.records, ended.texts, ended.finished, strict=True)
+        responses = {
+            row: EndedResponse(question, sample)
+            for row, question, sample in zip(ended.rows, questions, samples, strict=True)
+        }
+        for call in ended.calls:
+            scope = _scope(ended.graph, ended.step, ended.repetition, call.id, ended.round)
+            self._early.add(scope, call.role, responses, ended.slice_rows)
 
     def run(self, header: bytes, own: bytes, *shards: Shard) -> tuple[bytes, Shard]:
         """Score the rows of the request's slice: a report, then scores and their validity."""
@@ -109,19 +139,31 @@ class RewardHost(ActivityServer):
         columns = inputs.load(rows)
         # Verifiers have time limits of their own.
         with self.activity.during(request.call.id, request.step, ProgressSignal.OWN_LIMIT):
-            samples = _samples(columns)
+            described = _described_responses(columns)
+            samples = _samples(*described)
             name_samples = partial(self._names, request.graph, samples, columns[PROMPT_ID].values)
-            answers = self._answers(request, rows.tolist())
-            scored = self._scorers[role].score(samples, name_samples, answers)
+            scope = _scope(
+                *(request.graph, request.step, request.repetition, request.call.id, request.round)
+            )
+            answers = self._answers(scope, rows.tolist())
+            questions = list(zip(*described, strict=True))
+            early = self._early.take(scope, role, rows.tolist(), questions)
+            scored = self._scorers[role].score(samples, name_samples, answers, early)
         report = CallReport(
             request.call.id,
             Statistics(scored.means, sums=scored.counts, spreads=scored.spreads),
-            (Span(self._name, role, request.call.method, start, time.time()),),
+            (
+                *(
+                    Span(self._name, role, EARLY_CALL, *busy)
+                    for busy in self._early.take_busy(scope)
+                ),
+                Span(self._name, role, request.call.method, start, time.time()),
+            ),
             resident_bytes(),
             ScoringReport(
                 request.round,
                 len(scored.valid),
-                int(self._counted(request.graph, scored.valid, columns[FINISHED].values).sum()),
+                int(_counted(scored.valid, columns).sum()),
                 scored.num_failed,
                 scored.failures,
                 () if answers is None else _notices(answers),
@@ -138,21 +180,9 @@ class RewardHost(ActivityServer):
         }
         return report.to_bytes(), Shard(inputs.index.find(rows), results)
 
-    def _answers(self, request: CallRequest, rows: Sequence[int]) -> CallAnswers | None:
+    def _answers(self, scope: CallScope, rows: Sequence[int]) -> CallAnswers | None:
         """Return the journal's answers about a call's rows."""
-        if self._journal is None:
-            return None
-        position = Position(request.step, request.graph is GraphName.EVALUATION)
-        scope = CallScope(position, request.repetition, request.call.id, request.round)
-        return self._journal.call_answers(scope, rows)
-
-    def _counted(
-        self, graph: GraphName, valid: NDArray[np.bool_], finished: np.ndarray
-    ) -> NDArray[np.bool_]:
-        """Mark samples whose score counts."""
-        # The step itself leaves them out later, whoever computes its scores.
-        leaves_out = self._token_limit is TokenLimitAction.LEAVE_OUT and graph is GraphName.STEP
-        return valid & (finished != 0) if leaves_out else valid
+        return None if self._journal is None else self._journal.call_answers(scope, rows)
 
     def _names(
         self,
@@ -177,6 +207,13 @@ class RewardHost(ActivityServer):
             scorer.close()
 
 
+def _counted(valid: NDArray[np.bool_], columns: Mapping[str, Column]) -> NDArray[np.bool_]:
+    """Mark samples whose score counts."""
+    # The step itself leaves them out later, whoever computes its scores.
+    retained = columns.get(RETAINED)
+    return valid if retained is None else valid & (retained.values != 0)
+
+
 def _notices(answers: CallAnswers) -> tuple[str, ...]:
     """Say what the journal was used for. The same texts in every step: they are shown once."""
     notices = []
@@ -196,11 +233,24 @@ def _notices(answers: CallAnswers) -> tuple[str, ...]:
     return tuple(notices)
 
 
-def _samples(columns: dict[str, Column]) -> list[Sample]:
-    described = [json.loads(text) for text in columns["record"].texts()]
+def _described_responses(
+    columns: Mapping[str, Column],
+) -> tuple[Sequence[str], Sequence[str], Sequence[bool]]:
+    """Return what rewards get of each row: record, response, and true if it is finished."""
+    finished = [bool(value) for value in columns[FINISHED].values]
+    return columns[RECORD].texts(), columns[RESPONSE_TEXT].texts(), finished
+
+
+def _samples(
+    records: Sequence[str], responses: Sequence[str], finished: Sequence[bool]
+) -> list[Sample]:
+    rows = [json.loads(text) for text in records]
     return [
-        Sample(row["prompt"], response, row["record"], bool(finished), row.get("source"))
-        for row, response, finished in zip(
-            described, columns["response_text"].texts(), columns["finished"].values, strict=True
-        )
+        Sample(row["prompt"], response, row["record"], is_finished, row.get("source"))
+        for row, response, is_finished in zip(rows, responses, finished, strict=True)
     ]
+
+
+def _scope(graph: GraphName, step: int, repetition: int, call: str, number: int) -> CallScope:
+    position = Position(step, graph is GraphName.EVALUATION)
+    return CallScope(position, repetition, call, number)

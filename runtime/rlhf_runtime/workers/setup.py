@@ -11,6 +11,10 @@ from rlhf_api.plan import Plan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_runtime.faults import Fault
 
+# Ray's name for the threads of a reward host that get ended responses. Threads of their own: all
+# others may wait for scores.
+EARLY_GROUP = "early"
+
 # Ranks of a pool, ascending.
 RankSet = tuple[int, ...]
 

@@ -90,6 +90,19 @@ def test_a_frozen_role_keeps_its_weights_in_the_format_it_computes_in() -> None:
         assert saved.bytes == 541_312 * 2 // num_ranks
 
 
+@pytest.mark.parametrize("engine", TrainingEngineType)
+def test_kept_tokens_take_a_bit_for_each_token_id(engine: TrainingEngineType) -> None:
+    """Of TinyLlama's 64 ids, for each of a thousand tokens, wherever log-probs are computed."""
+    plain = tiny_role(engine=engine)
+    truncated = dataclasses.replace(plain, reads_kept_tokens=True)
+    for phase in ("actor.infer", "actor.train"):
+        before, after = (
+            sum(sizes(role_items(on(1, made), PHASES), phase).values())
+            for made in (plain, truncated)
+        )
+        assert after - before == 1000 * 64 // 8
+
+
 def test_a_critic_has_no_logits() -> None:
     items = role_items(on(2, tiny_role(head=ModelHead.SCALAR)), PHASES)
     assert MemoryUse.LOGITS not in {item.what for item in items}

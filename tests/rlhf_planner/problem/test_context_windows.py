@@ -20,14 +20,18 @@ def test_all_known_models_have_one() -> None:
     assert context_tokens("somebody/else") is None
 
 
-@pytest.mark.parametrize(("response", "is_refused"), [(31744, False), (31745, True)])
+@pytest.mark.parametrize(
+    ("response", "on_stop", "is_refused"),
+    [(31744, {}, False), (31745, {}, True), (31745, {"ContextLimit": "Mask"}, False)],
+)
 def test_the_longest_sequence_is_the_prompt_with_the_response(
-    job: Any, response: int, is_refused: bool
+    job: Any, response: int, on_stop: dict[str, str], is_refused: bool
 ) -> None:
     pool = {"name": "a", "gpu": "H100", "nodes": 1, "devicesPerNode": 8}
     made = job(
         models={"actor": {"source": {"huggingFace": "Qwen/Qwen2.5-0.5B-Instruct"}}},
-        rollout={"maxPromptTokens": 1024, "maxResponseTokens": response, "samplesPerPrompt": 2},
+        rollout={"maxPromptTokens": 1024, "maxResponseTokens": response, "samplesPerPrompt": 2}
+        | {"onStop": on_stop},
         resources={"nodePools": [pool]},
         schedule={"steps": 1, "promptsPerStep": 8},
     )

@@ -117,6 +117,19 @@ def test_rows_that_a_loss_compares_are_together(job: Any) -> None:
     assert (compared.rows_per_prompt, compared.rows_together) == (2, 2)
 
 
+def test_roles_that_compute_sampled_log_probs_read_the_kept_tokens(job: Any) -> None:
+    sections: dict[str, Any] = {"algorithm": {"type": "PPO", "ppo": {"klCoefficient": 0.1}}}
+    made = [job(**sections), job(**sections)]
+    rollout = made[1].spec.rollout.model_copy(update={"top_p": 0.9})
+    spec = made[1].spec.model_copy(update={"rollout": rollout})
+    plain, truncated = (
+        {role: facts.reads_kept_tokens for role, facts in asked(one).models.items()}
+        for one in (made[0], made[1].model_copy(update={"spec": spec}))
+    )
+    assert not any(plain.values())
+    assert truncated == {"actor": True, "reference": True, "critic": False}
+
+
 def test_only_devices_that_may_be_taken_are_planned_for(job: Any) -> None:
     found = asked(job(placement={"maxDevices": 4}), GPUS)
     assert [(pool.nodes, pool.devices_per_node) for pool in found.pools] == [(1, 4)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_flow.step.calls import GenerateOptions, ModelCall
+from rlhf_runtime.calls.ended_rows import ScoreCall
 from rlhf_runtime.calls.reports import CallReport, ScoringReport, Statistics, merge_statistics
 from rlhf_runtime.calls.requests import (
     CallRequest,
@@ -105,9 +106,10 @@ def test_what_is_read_is_what_was_sent() -> None:
     batches = (InputBatch(BatchShape(4, 2)), InputBatch(BatchShape(9)))
     nothing = CallRequest(GENERATE, 3, GraphName.STEP, "one", batches, 3, 2, num_weight_changes=4)
     on_data = replace(nothing, reads_samples=False)
+    scored = replace(nothing, score_calls=(ScoreCall("reward.score", "reward"),))
     told = (batches[0]._replace(sources=sources), batches[1])
     batch_slice = replace(nothing, batches=told, batch_slice=Slice(1, 3))
-    for request in (replace(nothing, batches=told), batch_slice, on_data, nothing):
+    for request in (replace(nothing, batches=told), batch_slice, on_data, scored, nothing):
         header, own, *shards = request.to_message(["a", "b", "c", "d"])
         assert CallRequest.from_message(header, own) == request
         assert shards == ["a", "b", "c", "d"]

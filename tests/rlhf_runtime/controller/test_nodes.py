@@ -15,6 +15,7 @@ from rlhf_runtime.controller.nodes import (
     rank_nodes,
     reward_hosts,
 )
+from rlhf_runtime.controller.worker_groups import HostGroup
 
 from .jobs import make_job
 
@@ -73,3 +74,13 @@ def test_nodes_that_offer_too_little_are_named() -> None:
     assert text == (
         "0 of 1 nodes with 6 CPU and 4 GPU are there, besides 1 with 6 CPU and 2 GPU; missing 1"
     )
+
+
+def test_a_rank_knows_the_host_of_its_shards_unless_hosts_take_turns() -> None:
+    here, there, elsewhere = Node("a", 0), Node("a", 1), Node("b", 0)
+    one, other = object(), object()
+    hosts = HostGroup.__new__(HostGroup)
+    hosts.workers, hosts.nodes = (one, other), (here, there)
+    assert [hosts.host_for(node) for node in (here, there, elsewhere)] == [one, other, None]
+    hosts.workers, hosts.nodes = (one,), (here,)
+    assert hosts.host_for(elsewhere) is one

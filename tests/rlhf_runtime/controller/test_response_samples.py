@@ -15,6 +15,7 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.rollout import StopReason
 from rlhf_flow.jobs.job_graphs import trace_algorithms
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import GenerateOptions, ModelCall
@@ -28,7 +29,7 @@ from rlhf_runtime.dataplane.columns import Column, Rows, pack, pack_texts
 from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.hooks import Hook, noop
-from rlhf_runtime.telemetry.samples import EndedBy, ResponseSample, SampleKind
+from rlhf_runtime.telemetry.samples import ResponseSample, SampleKind
 
 from .jobs import make_job
 
@@ -111,7 +112,9 @@ class FakeBackend:
             ),
             "response_tokens": lambda rows: pack([[7] * (1 + row % 3) for row in rows], np.int32),
             "response_text": lambda rows: pack_texts([f"{call.id} {row}" for row in rows.tolist()]),
-            "finished": lambda rows: Column(rows % 2 == 0),
+            "stop_reason": lambda rows: pack_texts(
+                ["TokenLimit" if row % 2 else "EndToken" for row in rows]
+            ),
             "sample_index": lambda rows: Column(rows % samples),
             "advantages": lambda rows: pack(
                 [[row + 0.5] * (1 + row % 3) for row in rows.tolist()], np.float32
@@ -210,7 +213,7 @@ def test_a_step_samples_the_responses_that_it_trains_on(
         assert sample.prompt == f"prompt {row // SAMPLES}"
         assert sample.response == f"{generate} {row}"
         assert sample.tokens == 1 + row % 3
-        assert sample.ended_by is (EndedBy.TOKEN_LIMIT if row % 2 else EndedBy.END_TOKEN)
+        assert sample.ended_by is (StopReason.TOKEN_LIMIT if row % 2 else StopReason.END_TOKEN)
         names = ["reward", "reward/exact", "reward/short"]
         assert list(sample.scores) == names
         counts = row % 5 != 1
@@ -314,7 +317,7 @@ def test_only_tokens_that_are_trained_on_count_in_an_advantage() -> None:
         "generate",
         CallKind.GENERATE,
         (),
-        ("finished", "response_text", "response_tokens", "sample_index"),
+        ("response_text", "response_tokens", "sample_index", "stop_reason"),
         ("prompt_id", "record"),
         GenerateOptions(1),
     )

@@ -20,6 +20,7 @@ from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.fusion import Fusion, fused_plan
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
+from rlhf_runtime.calls.ended_rows import ScoreCall
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.requests import CallRequest, returned_columns
 from rlhf_runtime.controller import fetched_columns
@@ -39,6 +40,7 @@ from .jobs import make_job
 
 FUSED = ("reward.score", "reference.log_probs", "critic.values")
 SAMPLES = 2
+SCORE_CALLS = (ScoreCall("reward.score", "reward"),)
 HOST = -1
 
 
@@ -60,6 +62,8 @@ class World:
     """Rows that each engine goes on with."""
     sent: list[tuple[int, str, RowSubset]] = field(default_factory=list)
     """Rank, call and rows, in the order of sending."""
+    score_calls: dict[str, tuple[ScoreCall, ...]] = field(default_factory=dict)
+    """Calls that may be scored early, by the call that generates."""
     worked: dict[str, list[int]] = field(default_factory=dict)
     """Rows that some rank worked on, by call; those of one rank of each replica."""
 
@@ -80,6 +84,8 @@ class Worker:
     def remote(self, header: bytes, own: bytes, *references: Reference) -> Any:
         request = CallRequest.from_message(header, own)
         self._world.sent.append((self._rank, request.call.id, request.subset))
+        if request.score_calls:
+            self._world.score_calls[request.call.id] = request.score_calls
         planned = self._world.plan.call(request.graph, request.call.id)
         assert planned is not None
         if planned.mesh is None:
@@ -159,6 +165,7 @@ def run_step(
     groups = {"local": WorkerGroup(ranks), None: hosts}
     backend = StepBackend(world.plan, groups, cast(StepData, None), GraphName.STEP, 1, "one")
     backend.responses = responses
+    backend.score_calls = {"actor.generate": SCORE_CALLS}
     numbers = np.arange(num_prompts, dtype=np.int64)
     shard = Shard(
         ShardIndex(numbers, numbers, np.ones(num_prompts, dtype=np.int32)),
@@ -228,6 +235,8 @@ def test_second_parts_are_sent_when_nothing_else_can_begin_early() -> None:
     ]
     scoring = [each[2] for each in world.sent if each[1] == "reward.score"]
     assert scoring == [early, early, late], "shard by shard"
+    both = ("actor.generate", "actor.finish")
+    assert world.score_calls == dict.fromkeys(both, SCORE_CALLS), "whoever finishes a response"
 
 
 def test_samples_have_the_rows_of_both_parts_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:

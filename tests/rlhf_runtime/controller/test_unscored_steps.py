@@ -57,6 +57,6 @@ def test_the_end_says_what_happened_to_the_last_steps_responses() -> None:
         UnscoredSteps(1).record_step(4, done(True, metrics, failures))
     assert str(caught.value).endswith(
         "checkpoints are intact. Of the responses of step 4: exact abstained on 5, judge abstained "
-        "on 6, verifiers failed on 2, 3 were cut off; first error, of exact: raised: the response "
-        "1: why"
+        "on 6, verifiers failed on 2, rollout.onStop left out 3; first error, of exact: raised: "
+        "the response 1: why"
     )

@@ -86,6 +86,21 @@ def test_end_tokens_of_the_generation_config_count_too(tmp_path: Path) -> None:
     assert TextTokenizer(tmp_path).end_token_ids == (9, 1)
 
 
+def test_further_end_tokens_are_texts_of_one_token(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (own,) = TextTokenizer(tmp_path).end_token_ids
+    ended = TextTokenizer(tmp_path, ("=", "<eos>"))
+    assert ended.end_token_ids == (own, TOKENS.index("="))
+    assert ended.ordinary_end_tokens == [], "no file of the model names it"
+    one, other = "12", "34"
+    runs = ended.encode([f"{one}=", f"{other}<eos>", one], add_special_tokens=False)
+    assert ended.decode(runs) == [one, other, one]
+    told = "got '12', which is 2 tokens .* allowed the text"
+    with pytest.raises(TokenizerUnusable, match=told) as refused:
+        TextTokenizer(tmp_path, ("=", "12"))
+    assert refused.value.location == ("spec", "rollout", "endTokens"), "not the model's folder"
+
+
 def test_end_tokens_of_the_config_count_too(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 54}))
@@ -101,6 +116,7 @@ def test_an_end_token_that_is_an_ordinary_word_is_found(tmp_path: Path) -> None:
     end, seven, z = (TOKENS.index(token) for token in ("<eos>", "7", "z"))
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [end, seven, z, 10**6]}))
     assert TextTokenizer(tmp_path).ordinary_end_tokens == [seven, z]
+    assert TextTokenizer(tmp_path, ["5", "z"]).ordinary_end_tokens == [seven, z], "not a wish"
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     content["added_tokens"].append({**content["added_tokens"][0], "id": z, "content": "z"})
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))

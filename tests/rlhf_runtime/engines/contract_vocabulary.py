@@ -1,4 +1,4 @@
-"""Tokens without a text, in every training engine.
+"""Tokens without a text, and tokens that truncated sampling left out, in every training engine.
 
 The oracle is Hugging Face's model with a softmax over the other tokens.
 """
@@ -18,6 +18,7 @@ from rlhf_runtime.engines.packing import MicroBatch, pack_micro_batches
 from rlhf_runtime.engines.training import ReadLogProbs, TokenOutputs, WeightedLoss
 from rlhf_runtime.engines.world import World
 
+from ..kept_sets import encode, masked_softmax, random_mask
 from .contract_setup import (
     GROUPS,
     NUM_TOKENS,
@@ -27,6 +28,7 @@ from .contract_setup import (
     assert_same_norm,
     batch,
     hugging_face,
+    model_folder,
     rows_of,
     settings,
     whole_weights,
@@ -65,6 +67,67 @@ def excluded_tokens_are_impossible(world: World, folder: Path, setup: Setup, kin
     assert moved[WITH_TEXT].all() and not moved[TEXTLESS_IDS].any()
 
 
+def only_kept_tokens_are_possible(world: World, folder: Path, setup: Setup, kind: str) -> None:
+    """For each token another set, beside tokens without a text."""
+    place = model_folder(kind, world, folder)
+    built = setup.build(place, world, excluded_tokens=TEXTLESS)
+    outputs = torch.full((2, NUM_TOKENS), torch.nan)
+
+    def read(found: TokenOutputs, part: MicroBatch) -> None:
+        assert found.entropies is not None
+        outputs[:, part.tokens] = torch.stack([found.values, found.entropies]).cpu()
+
+    built.engine.infer(truncated_micro_batches(built, np.arange(6), 40), READING, read)
+    expected, expected_norm = truncated_outputs_and_norm(place)
+    if built.reads:
+        predicted = ~expected[0].isnan()
+        assert torch.equal(~outputs[0].isnan(), predicted)
+        assert_close(outputs[:, predicted], expected[:, predicted], built.precision)
+    built.engine.use_optimizer(settings(weight_decay=0.0))
+    own = truncated_micro_batches(built, rows_of(built.parallel), 40)
+    norm = built.engine.update([WeightedLoss(READING, own, share_of_loss)])
+    assert_same_norm(norm / expected_norm, 1.0, built.precision)
+
+
+def truncated_micro_batches(
+    built: Built, rows: NDArray[np.int64], max_tokens: int
+) -> list[MicroBatch]:
+    """Of every third token nothing is predicted."""
+    prompts, responses = text_batch()
+    assert responses.lengths is not None
+    sets = encode(kept_mask(), torch.tensor(responses.values, dtype=torch.long), responses.lengths)
+    parts = pack_micro_batches(
+        prompts, responses, GROUPS, built.engine.packing(max_tokens), rows, kept_tokens=sets
+    )
+    return [part.select(part.tokens % 3 != 0) for part in parts]
+
+
+def kept_mask() -> torch.Tensor:
+    tokens = torch.tensor(text_batch()[1].values, dtype=torch.long)
+    return random_mask(tokens, VOCABULARY, seed=4, without=TEXTLESS_IDS)
+
+
+def truncated_outputs_and_norm(folder: Path) -> tuple[torch.Tensor, float]:
+    """As `expected_outputs_and_norm`, over the kept tokens, without every third token."""
+    model, mask, at = hugging_face(folder), kept_mask(), 0
+    found = []
+    for prompt, response in zip(*(column.runs() for column in text_batch()), strict=True):
+        tokens = torch.tensor(np.concatenate([prompt, response]), dtype=torch.long)
+        logits = model(tokens[None]).logits[0, len(prompt) - 1 : -1] / 0.7
+        own = mask[at : at + len(response)]
+        found.append(torch.stack(masked_softmax(logits, own, tokens[len(prompt) :])))
+        at += len(response)
+    outputs = torch.cat(found, dim=1)
+    predicted = torch.arange(NUM_TOKENS) % 3 != 0
+    share_of_loss(TokenOutputs(*outputs[:, predicted]), None).backward()  # type: ignore[arg-type]
+    squares = [p.grad.square().sum() for p in model.parameters() if p.grad is not None]
+    return outputs.detach().masked_fill(~predicted, torch.nan), norm_of(squares)
+
+
+def norm_of(squares: list[torch.Tensor]) -> float:
+    return float(torch.stack(squares).sum().sqrt())
+
+
 def text_batch() -> tuple[Column, Column]:
     """Prompts and responses without textless tokens."""
     columns = batch()
@@ -99,4 +162,4 @@ def expected_outputs_and_norm(folder: Path) -> tuple[torch.Tensor, float]:
     outputs = torch.stack([torch.cat(log_probs), torch.cat(entropies)])
     share_of_loss(TokenOutputs(*outputs), None).backward()  # type: ignore[arg-type]
     squares = [p.grad.square().sum() for p in model.parameters() if p.grad is not None]
-    return outputs.detach(), float(torch.stack(squares).sum().sqrt())
+    return outputs.detach(), norm_of(squares)

@@ -159,8 +159,8 @@ def scenarios(size: int) -> dict[str, Scenario]:
         shares = kind != "gemma2"
         found[f"{outputs} ({kind})"] = partial(PER_MODEL[outputs], kind=kind, shares=shares)
         found[f"{saved} ({kind})"] = partial(PER_MODEL[saved], kind=kind)
-    excluded = "excluded tokens are impossible"
-    found |= {f"{excluded} ({kind})": partial(ONCE[excluded], kind=kind) for kind in LOGITS_CHANGED}
+    for name in ("excluded tokens are impossible", "only kept tokens are possible"):
+        found |= {f"{name} ({kind})": partial(ONCE[name], kind=kind) for kind in LOGITS_CHANGED}
     exported = "a checkpoint is exported as the engine saves"
     found[f"{exported} (gemma2)"] = partial(ONCE[exported], kind="gemma2")
     found["reward models load elsewhere (gemma2)"] = partial(

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from rlhf_runtime.engines.generation import NewSequence, SequenceEnded, StopReason
+from rlhf_api.spec.rollout import StopReason
+from rlhf_runtime.engines.generation import NewSequence, SequenceEnded
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
@@ -26,7 +27,7 @@ class _Running:
     draw: np.random.Generator
     tokens: list[int] = field(default_factory=list)
 
-    def ended(self, reason: StopReason) -> SequenceEnded:
+    def ended(self, reason: StopReason | None) -> SequenceEnded:
         log_probs = np.full(len(self.tokens), -np.log(VOCABULARY), dtype=np.float32)
         return SequenceEnded(
             self.sequence.id, np.array(self.tokens, dtype=np.int32), log_probs, reason
@@ -76,7 +77,7 @@ class ScriptedEngine:
         return ended
 
     def abort(self, ids: Sequence[int]) -> list[SequenceEnded]:
-        return [self._running.pop(number).ended(StopReason.ABORTED) for number in ids]
+        return [self._running.pop(number).ended(None) for number in ids]
 
     def views(self) -> Views:
         return {"weight": [View(self._weights, TensorSlice.full((1,)))]}

@@ -17,8 +17,7 @@ SETTINGS = EngineSettings(
     groups=((0, 2), (1, 3)),
     kv_cache_bytes=10 * GIB,
     memory_bytes=20 * GIB,
-    max_prompt_tokens=1000,
-    max_response_tokens=500,
+    max_sequence_tokens=1000 + 500,
     max_concurrent_sequences=64,
     block_tokens=16,
     stop_token_ids=(7,),
@@ -47,5 +46,5 @@ def test_on_a_cpu_nothing_is_captured_and_nothing_sleeps() -> None:
 
 
 def test_a_sequence_that_is_longer_than_a_batch_fits() -> None:
-    told = engine_arguments(replace(SETTINGS, max_prompt_tokens=9000), None)
+    told = engine_arguments(replace(SETTINGS, max_sequence_tokens=9500), None)
     assert told["max_model_len"] == told["max_num_batched_tokens"] == 9500

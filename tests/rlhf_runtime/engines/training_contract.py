@@ -41,7 +41,7 @@ from .contract_updates import (
     split_comparisons_give_the_gradient_of_the_whole,
     updates_are_those_of_plain_torch,
 )
-from .contract_vocabulary import excluded_tokens_are_impossible
+from .contract_vocabulary import excluded_tokens_are_impossible, only_kept_tokens_are_possible
 
 PER_MODEL: dict[str, Callable[..., None]] = {
     "outputs equal Hugging Face's": outputs_equal_hugging_face,
@@ -77,6 +77,7 @@ IN_EITHER_PRECISION: dict[str, Callable[..., None]] = {
     ),
     "equal updates give equal weights": equal_updates_give_equal_weights,
     "a checkpoint is exported as the engine saves": a_checkpoint_is_exported_as_the_engine_saves,
+    "only kept tokens are possible": only_kept_tokens_are_possible,
 }
 OF_EVERY_MODEL = (
     "outputs equal Hugging Face's",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.spec.rollout import RolloutSpec
 from rlhf_runtime.models.context import max_positions, require_context
 from rlhf_runtime.models.errors import ContextTooShort
 
@@ -36,9 +37,19 @@ def test_positions_follow_the_config(config: dict[str, Any], expected: int | Non
 
 
 def test_sequences_may_be_as_long_as_that() -> None:
-    require_context("actor", LLAMA, 100)
-    require_context("actor", {}, 10**9)
+    require_context("actor", LLAMA, RolloutSpec(maxPromptTokens=60, maxResponseTokens=40))
+    require_context("actor", {}, RolloutSpec(maxPromptTokens=10**6))
     with pytest.raises(
-        ContextTooShort, match="context of the model of actor: got .* = 101, allowed .* 100"
+        ContextTooShort, match="got .* = 101, allowed .* 100 .*; lower one of them, .*ContextLimit"
     ):
-        require_context("actor", LLAMA, 101)
+        require_context("actor", LLAMA, RolloutSpec(maxPromptTokens=60, maxResponseTokens=41))
+
+
+def test_responses_may_end_where_the_context_is_full() -> None:
+    on_stop = {"ContextLimit": "Train"}
+    rollout = RolloutSpec.model_validate({"maxPromptTokens": 99, "onStop": on_stop})
+    require_context("actor", LLAMA, rollout)
+    rollout = RolloutSpec.model_validate({"maxPromptTokens": 100, "onStop": on_stop})
+    told = r"got maxPromptTokens \+ 1 = 101, allowed .*; lower maxPromptTokens, .* context$"
+    with pytest.raises(ContextTooShort, match=told):
+        require_context("actor", LLAMA, rollout)

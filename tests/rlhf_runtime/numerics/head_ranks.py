@@ -19,6 +19,7 @@ from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics.head import VocabularyShard, head_log_probs
 from rlhf_sizing import costs
 
+from ..kept_sets import kept_tokens, masked_softmax, random_mask
 from ..world_of_processes import Scenario, run_scenarios
 
 PARTS = {
@@ -126,6 +127,33 @@ def excluded_tokens_take_no_part(world: World, folder: Path, with_entropy: bool)
         assert not gradient[[token not in possible for token in own]].any()
 
 
+def the_softmax_is_over_the_kept_tokens(
+    world: World, folder: Path, parts: tuple[range, ...], dtype: torch.dtype
+) -> None:
+    """Each rank has the sets of its own part, which may begin within a byte."""
+    group, own = world.make_group(range(world.size)), parts[world.rank]
+    hidden, weight, tokens = sample(parts[-1].stop, dtype)
+    mask = random_mask(tokens, parts[-1].stop)
+    kept = kept_tokens(mask, tokens).bits(own, torch.device("cpu"))
+    mine = rows(weight, own).clone().requires_grad_()
+    weight.requires_grad_()
+    factors, found = torch.linspace(-1, 1, len(tokens)), []
+    expected = masked_softmax((hidden @ weight.T).double() / 0.7, mask, tokens)
+    (wanted,) = torch.autograd.grad(loss(expected, factors), weight)
+    for width in (2, 1000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(costs, "MIN_BLOCK_WIDTH", width)
+            patch.setitem(costs.BLOCK_ELEMENTS, Device.CPU, 1)
+            part = VocabularyShard(own, group)
+            got = head_log_probs(hidden, mine, tokens, 0.7, True, part, kept=kept)
+            found.append((got, *torch.autograd.grad(loss(got, factors), mine)))
+    for got, gradient in found:  # after all collectives: others do not wait
+        for one, other in zip(got, expected, strict=True):
+            assert one is not None
+            assert_close(one.double(), other, dtype)
+        assert_close(gradient, rows(wanted, own), dtype)
+
+
 def where_nothing_is_predicted_ranks_exchange_nothing(world: World, folder: Path) -> None:
     own = PARTS["even"][world.rank]
     hidden, weight, tokens = sample(12, torch.float32, rows=0)
@@ -151,6 +179,13 @@ SCENARIOS: dict[str, Scenario] = {
             excluded_tokens_take_no_part, with_entropy=with_entropy
         )
         for with_entropy in (False, True)
+    },
+    **{
+        f"the softmax is over the kept tokens ({name}, {dtype})": partial(
+            the_softmax_is_over_the_kept_tokens, parts=parts, dtype=dtype
+        )
+        for name, parts in PARTS.items()
+        for dtype in LIMITS
     },
     "ranks beside the group take no part": ranks_beside_the_group_take_no_part,
     "where nothing is predicted ranks exchange nothing": (

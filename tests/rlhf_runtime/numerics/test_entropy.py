@@ -5,6 +5,8 @@ from torch.distributions import Categorical
 from rlhf_runtime.numerics import entropy
 from rlhf_runtime.numerics.entropy import token_log_probs
 
+from ..kept_sets import kept_tokens, masked_softmax, random_mask
+
 
 def sample(rows: int, vocabulary: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(rows * vocabulary)
@@ -86,6 +88,26 @@ def test_excluded_tokens_take_no_part_however_large_their_logits_are(
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradient[:, possible], expected_gradient)
     assert not gradient[:, [0, *range(5, 12)]].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_softmax_is_over_the_kept_tokens(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(entropy, "CPU_BLOCK_ELEMENTS", 24)  # two rows a block
+    logits, tokens = sample(11, 12, dtype)
+    mask = random_mask(tokens, 12)
+    kept = kept_tokens(mask, tokens).bits(range(12), torch.device("cpu"))
+    logits.requires_grad_()
+    results = token_log_probs(logits, tokens, 0.7, True, kept=kept)
+    expected = masked_softmax(logits.to(results[0].dtype) / 0.7, mask, tokens)
+    gradients = []
+    for log_probs, entropies in (results, expected):
+        assert entropies is not None
+        gradients += torch.autograd.grad((log_probs - 0.3 * entropies).sum(), logits)
+    torch.testing.assert_close(results, expected)
+    torch.testing.assert_close(*gradients)
+    assert not gradients[0][~mask].any()
 
 
 def test_the_logits_are_left_as_they_were() -> None:

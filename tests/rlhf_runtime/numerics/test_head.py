@@ -15,6 +15,7 @@ from rlhf_runtime.numerics.head import head_log_probs
 from rlhf_sizing import costs
 from rlhf_sizing.costs import block_bytes
 
+from ..kept_sets import kept_tokens, masked_softmax, random_mask
 from ..world_of_processes import failures, start_world
 from . import head_ranks as ranks
 
@@ -127,6 +128,50 @@ def test_excluded_tokens_take_no_part_though_their_logits_are_the_highest(
         largest = float(other.abs().max())
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * largest)
     assert not gradients[1][no_text].any()
+
+
+@pytest.mark.parametrize("width", BLOCKS)
+@pytest.mark.parametrize("with_entropy", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_softmax_is_over_the_kept_tokens(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, with_entropy: bool, width: int
+) -> None:
+    """Some blocks have no kept token; some rows have only the token itself."""
+    set_width(monkeypatch, width)
+    hidden, weight, tokens = sample(40, dtype, scale=5.0)
+    mask = random_mask(tokens, VOCABULARY)
+    kept = kept_tokens(mask, tokens).bits(range(VOCABULARY), torch.device("cpu"))
+    inputs = (hidden.requires_grad_(), weight.requires_grad_())
+    results = head_log_probs(*inputs, tokens, 0.8, with_entropy, kept=kept)
+    expected = masked_softmax(linear(hidden, weight).double() / 0.8, mask, tokens)
+    tolerance = 3e-2 if dtype is torch.bfloat16 else 1e-5
+    loss, expected_loss = torch.tensor(0.0), torch.tensor(0.0, dtype=torch.float64)
+    for factor, one, other in zip((1.0, -0.3), results, expected, strict=True):
+        if one is not None:
+            torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=tolerance)
+            loss, expected_loss = loss + factor * one.sum(), expected_loss + factor * other.sum()
+    for one, other in zip(
+        torch.autograd.grad(loss, inputs), torch.autograd.grad(expected_loss, inputs), strict=True
+    ):
+        largest = float(other.abs().max())
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * largest)
+
+
+@pytest.mark.parametrize("width", BLOCKS)
+def test_a_token_that_no_row_kept_gets_no_gradient(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    set_width(monkeypatch, width)
+    hidden, weight, tokens = sample(40, torch.float32)
+    tokens = tokens % 10
+    mask = random_mask(tokens, VOCABULARY, without=range(10, VOCABULARY))
+    kept = kept_tokens(mask, tokens).bits(range(VOCABULARY), torch.device("cpu"))
+    log_probs, entropies = head_log_probs(
+        hidden, weight.requires_grad_(), tokens, 1.0, True, excluded=EXCLUDED[-1:], kept=kept
+    )
+    assert entropies is not None
+    (gradient,) = torch.autograd.grad((log_probs + entropies).sum(), weight)
+    assert gradient[:10].any() and not gradient[10:].any()
 
 
 class Held(TorchDispatchMode):

@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from rlhf_api.plan import GraphName, OffloadDepth
+from rlhf_api.spec.data import EvaluationData
 from rlhf_api.spec.failure import FailurePolicy
+from rlhf_api.spec.rollout import RolloutSpec, StopReason
+from rlhf_api.spec.truncation import Truncation
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory
 from rlhf_runtime.controller.restarts import Restarts
@@ -31,10 +34,25 @@ from .small_batch import make_job
 
 def seeds_of(graph: GraphName, call: str, step: int = 1, round: int = 0) -> Any:
     """Of two samples of one prompt."""
+    return tuple(sampling_of(graph, call, step, round).seeds)
+
+
+def sampling_of(
+    graph: GraphName,
+    call: str = "actor.generate",
+    step: int = 1,
+    round: int = 0,
+    temperature: float = 1.0,
+    data: Any = None,
+    **limits: Any,
+) -> Sampling:
     generation = Generation.__new__(Generation)
-    schedule = SimpleNamespace(seed=7)
-    job = SimpleNamespace(spec=SimpleNamespace(schedule=schedule))
-    generation._context = SimpleNamespace(job=job)  # type: ignore[assignment]
+    spec = SimpleNamespace(
+        schedule=SimpleNamespace(seed=7),
+        rollout=RolloutSpec(**limits),
+        data=SimpleNamespace(evaluation=data),
+    )
+    generation._context = SimpleNamespace(job=SimpleNamespace(spec=spec))  # type: ignore[assignment]
     call_of: Any = SimpleNamespace(id=call)
     inputs: Any = SimpleNamespace(graph=graph, call=call_of, step=step, round=round)
     index = ShardIndex(np.arange(2), np.zeros(2, np.int64), np.ones(2, np.int32))
@@ -42,7 +60,29 @@ def seeds_of(graph: GraphName, call: str, step: int = 1, round: int = 0) -> Any:
         "prompt_id": Column(np.array([5, 5])),
         "sample_index": Column(np.array([0, 1])),
     }
-    return tuple(generation._sampling(Prompts(index, columns), inputs, 1.0).seeds)
+    return generation._sampling(Prompts(index, columns), inputs, temperature)
+
+
+def test_steps_and_evaluations_have_their_own_truncation() -> None:
+    """An evaluation's is not recorded, as nothing is trained on its responses."""
+    limits: dict[str, Any] = {"top_p": 0.9, "top_k": 40}
+    held_out = EvaluationData(path="/e", temperature=0.6, min_p=0.1)
+    found = [
+        sampling_of(GraphName.STEP, data=held_out, **limits),
+        sampling_of(GraphName.EVALUATION, data=held_out, **limits),
+        sampling_of(GraphName.EVALUATION, **limits),
+        sampling_of(GraphName.STEP, temperature=0.0, **limits),
+        sampling_of(GraphName.STEP),
+        sampling_of(GraphName.STEP, top_p=1.0),
+    ]
+    assert [(one.truncation, one.records_kept_tokens) for one in found] == [
+        (Truncation(top_p=0.9, top_k=40), True),
+        (Truncation(min_p=0.1), False),
+        (Truncation(), False),
+        (Truncation(), False),
+        (Truncation(), False),
+        (Truncation(top_p=1.0), False),
+    ]
 
 
 def test_every_call_of_every_graph_and_step_samples_anew() -> None:
@@ -101,6 +141,7 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
     plan: Any = SimpleNamespace(release_during_training=True)
     context: Any = SimpleNamespace(
         plan=SimpleNamespace(generation=lambda role: plan),
+        job=make_job(Path("model")),
         role="actor",
         sync_group=object(),
         generates_here=generates,
@@ -119,7 +160,7 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
         assert not generates or parts[2].released == 1
         return Parts(*parts[:3])
 
-    monkeypatch.setattr(generation_module, "TextTokenizer", lambda folder: None)
+    monkeypatch.setattr(generation_module, "TextTokenizer", lambda folder, ends: None)
     monkeypatch.setattr(generation_module, "WeightSync", weight_sync)
     monkeypatch.setattr(Generation, "_start_engine", start)
     made = Generation(context, trainer)
@@ -136,6 +177,7 @@ def test_engines_exclude_the_tokens_that_the_trainer_excludes(
 ) -> None:
     job = make_job(tmp_path, models={"actor": {"source": {"builtin": "TinyLlama"}}})
     _, plan = make_plan(job, [local_inventory(1, 16 * GIB)])
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 30}')
     generation, settings = Generation.__new__(Generation), list[EngineSettings]()
     context: Any = SimpleNamespace(
         job=job, plan=plan, role="actor", folder=tmp_path, precision=torch.float32
@@ -143,7 +185,8 @@ def test_engines_exclude_the_tokens_that_the_trainer_excludes(
     context.incarnation, context.world = "new", None
     context.excluded_tokens = (range(64, 71),)
     generation._context = context
-    generation._tokenizer = SimpleNamespace(end_token_ids=(1,))  # type: ignore[assignment]
+    tokenizer: Any = SimpleNamespace(end_token_ids=(1,), stop_texts=list)
+    generation._tokenizer = tokenizer
     monkeypatch.setattr(
         generation_module, "make_generation_engine", lambda _, given, __: settings.append(given)
     )
@@ -151,6 +194,7 @@ def test_engines_exclude_the_tokens_that_the_trainer_excludes(
     assert planned is not None
     generation._start_engine(planned)
     assert [given.excluded_tokens for given in settings] == [(range(64, 71),)]
+    assert settings[0].max_sequence_tokens == 30, "the context, if it is shorter"
 
 
 class FirstTokenEngine(Engine):
@@ -234,20 +278,26 @@ def test_responses_become_texts_and_are_counted_once(
     named = [{"name": name, "path": f"{name}.jsonl"} for name in ("a", "b")]
     train = {"sources": named} if has_sources else {"path": "a.jsonl"}
     job = make_job(Path("model"), rollout=rollout, data={"train": train})
-    context: Any = SimpleNamespace(job=job)
+    context: Any = SimpleNamespace(job=job, send_ended=None)
     generation._context = context
     at = Coordinates(data=0, data_size=1, tensor=tensor, tensor_size=2)
     answered = ShardIndex(np.arange(4), np.arange(4) // 2, np.ones(4, dtype=np.int32))
     tokens = pack([[1, 2], [], [3], [4, 5]], np.int32)
-    generated = Generated(tokens, tokens, np.array([1, 0, 1, 1], dtype=np.int8))
+    reasons = [StopReason.END_TOKEN, StopReason.TOKEN_LIMIT, *[StopReason.STOP_TEXT] * 2]
+    generated = Generated(tokens, tokens, tuple(reasons))
     sources = ("a", "a", "b", "b") if has_sources else (None,) * 4
     records = pack_texts([row_record("?", "{}", source) for source in sources])
     prompts = Prompts(answered, {"prompt_tokens": pack([[9]] * 4, np.int32), "record": records})
-    inputs: Any = SimpleNamespace(at=at, graph=GraphName.STEP)
-    made = generation._result(inputs, prompts, generated)
+    inputs: Any = SimpleNamespace(at=at, graph=GraphName.STEP, score_calls=())
+    early = generation._early_rows(
+        inputs, prompts, lambda: generated.finished > 0, lambda _: generated
+    )
+    made = generation._result(inputs, prompts, generated, early)
     assert tokenizer.rows == rows
     assert made.columns["response_text"].texts() == ["12", "", "3", "45"][:rows]
     assert made.statistics.means["response/empty"] == (rows / 4, rows)
+    assert made.statistics.means["response/truncated"] == (1.0, 4.0)
+    assert made.statistics.means["response/stop_reason/StopText"] == (2.0, 4.0)
     assert made.statistics.sums["response/masked"] == rows / 4
     lengths = {name: mean for name, mean in made.statistics.means.items() if "length" in name}
     of_sources = {"response/a/length_mean": (2.0, 2.0), "response/b/length_mean": (3.0, 2.0)}

@@ -1,4 +1,4 @@
-"""Responses that are cut off, masked or left out: losses and advantages, computed by hand."""
+"""Responses that are masked or left out: columns, losses and advantages, computed by hand."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import torch
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.policy_loss import LossAggregation
+from rlhf_api.spec.rollout import OnStop, StopReason
 from rlhf_flow.step.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.step.column_settings import columns_read_by
 from rlhf_flow.step.losses import ClippedLoss, ValueLoss
 from rlhf_flow.step.operations import BothValid, GroupAdvantages, GroupBaseline, Operation
-from rlhf_runtime.dataplane.columns import Column
+from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.parallel import ParallelContext
+from rlhf_runtime.engines.response_batch import Generated
 from rlhf_runtime.engines.training import TokenOutputs
 from rlhf_runtime.numerics.losses import Denominators
 from rlhf_runtime.roles.generation import Generation
@@ -28,6 +30,7 @@ from rlhf_runtime.roles.metrics import MetricAccumulator
 from rlhf_runtime.roles.mini_batches import MiniBatch, mini_batches
 from rlhf_runtime.roles.operations import compute
 from rlhf_runtime.roles.policy_loss_fn import PolicyLossFn
+from rlhf_runtime.roles.response_columns import response_columns
 from rlhf_runtime.roles.scalar_model import ValueLossFn
 
 from ..thread_ranks import ThreadRanks
@@ -182,20 +185,56 @@ def test_masked_responses_count_in_baselines() -> None:
     assert advantages(group) == pytest.approx(expected)
 
 
+ENDED = (
+    StopReason.END_TOKEN,
+    StopReason.STOP_TEXT,
+    StopReason.TOKEN_LIMIT,
+    StopReason.TOKEN_LIMIT,
+    StopReason.CONTEXT_LIMIT,
+)
+NOTHING = pack([[]] * len(ENDED), np.int32)
+
+
 @pytest.mark.parametrize(
-    ("action", "graph", "expected"),
+    ("on_stop", "unmasked", "retained"),
     [
-        ("Train", GraphName.STEP, {}),
-        ("Mask", GraphName.STEP, {"response/masked": 5.0}),
-        ("LeaveOut", GraphName.STEP, {"response/left_out": 5.0}),
-        ("Mask", GraphName.EVALUATION, {}),
-        ("LeaveOut", GraphName.EVALUATION, {}),
+        ({}, [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]),
+        ({"TokenLimit": "Mask"}, [1, 1, 0, 0, 1], [1, 1, 1, 1, 1]),
+        ({"StopText": "LeaveOut"}, [1, 1, 1, 1, 1], [1, 0, 1, 1, 1]),
+        ({"TokenLimit": "LeaveOut", "ContextLimit": "Mask"}, [1, 1, 1, 1, 0], [1, 1, 0, 0, 1]),
+    ],
+)
+def test_columns_say_how_each_response_counts(
+    on_stop: dict[str, str], unmasked: list[int], retained: list[int]
+) -> None:
+    generated = Generated(NOTHING, NOTHING, ENDED)
+    columns = response_columns(generated, [""] * len(ENDED), OnStop.model_validate(on_stop))
+    assert columns["unmasked"].values.tolist() == unmasked
+    assert columns["retained"].values.tolist() == retained
+    assert columns["finished"].values.tolist() == [1, 1, 0, 0, 0]
+    assert columns["stop_reason"].texts() == [reason.value for reason in ENDED]
+
+
+@pytest.mark.parametrize(
+    ("on_stop", "graph", "expected"),
+    [
+        ({}, GraphName.STEP, {}),
+        ({"TokenLimit": "Mask"}, GraphName.STEP, {"response/masked": 2.0}),
+        (
+            {"TokenLimit": "LeaveOut", "ContextLimit": "LeaveOut"},
+            *(GraphName.STEP, {"response/left_out": 3.0}),
+        ),
+        (
+            {"EndToken": "Mask", "ContextLimit": "LeaveOut"},
+            *(GraphName.STEP, {"response/masked": 1.0, "response/left_out": 1.0}),
+        ),
+        ({"TokenLimit": "Mask"}, GraphName.EVALUATION, {}),
     ],
 )
 def test_responses_that_are_not_trained_on_are_counted(
-    action: str, graph: GraphName, expected: dict[str, float]
+    on_stop: dict[str, str], graph: GraphName, expected: dict[str, float]
 ) -> None:
     generation = Generation.__new__(Generation)
-    job = make_job(Path("model"), rollout={"samplesPerPrompt": 2, "onStop": {"TokenLimit": action}})
+    job = make_job(Path("model"), rollout={"samplesPerPrompt": 2, "onStop": on_stop})
     generation._context = cast(Any, SimpleNamespace(job=job))
-    assert generation._cut_off(graph, 5.0) == expected
+    assert generation._untrained(graph, ENDED) == expected

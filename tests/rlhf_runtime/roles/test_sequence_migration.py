@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName
 from rlhf_api.plan_fusion import StageFusion
+from rlhf_api.spec.rollout import StopReason
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
@@ -40,7 +42,7 @@ class FakeResponses:
     def __init__(self, lengths: list[int], num_ended: int) -> None:
         self.lengths, self.num_ended = lengths, num_ended
         self.aborted = False
-        self.added: list[tuple[list[int], int]] = []
+        self.added: list[tuple[list[int], int, int]] = []
 
     @property
     def has_ended(self) -> np.ndarray:
@@ -50,16 +52,34 @@ class FakeResponses:
         self.aborted = True
 
     def add(
-        self, prompts: Column, sampling: Sampling, max_tokens: list[int], *, keeps_prefixes: bool
+        self,
+        prompts: Column,
+        sampling: Sampling,
+        max_tokens: list[int],
+        *,
+        num_generated: list[int],
+        keeps_prefixes: bool,
     ) -> None:
         assert keeps_prefixes, "as if they had been here from the start"
-        for prompt, most in zip(prompts.runs(), max_tokens, strict=True):
-            self.added.append((prompt.tolist(), most))
+        for prompt, most, generated in zip(prompts.runs(), max_tokens, num_generated, strict=True):
+            self.added.append((prompt.tolist(), most, generated))
             self.lengths.append(most)
 
     def generated(self, rows: np.ndarray) -> Generated:
         tokens = pack([[row] * self.lengths[row] for row in rows.tolist()], np.int32)
-        return Generated(tokens, tokens, np.ones(len(rows), dtype=np.int8))
+        log_probs = Column(tokens.values.astype(np.float32), tokens.lengths)
+        sets = pack([sets_of(run.tolist()) for run in tokens.runs()], np.int32)
+        return Generated(tokens, log_probs, (StopReason.END_TOKEN,) * len(rows), sets)
+
+
+def sets_of(tokens: list[int]) -> list[int]:
+    """Encoded sets of each token alone: entries, then ids."""
+    return [1] * len(tokens) + tokens
+
+
+def sets_in(column: Column | None) -> list[list[int]]:
+    assert column is not None
+    return [run.tolist() for run in column.runs()]
 
 
 def at(engine: int, mesh: Mesh) -> Coordinates:
@@ -105,6 +125,7 @@ def test_an_engine_that_does_not_finish_leaves_what_it_has() -> None:
     assert left.index.rows.tolist() == [70, 80]
     tokens = [run.tolist() for run in left.columns["response_tokens"].runs()]
     assert tokens == [[1, 1], [2, 2, 2]]
+    assert sets_in(left.columns["kept_tokens"]) == list(map(sets_of, tokens))
 
 
 def test_an_engine_that_finishes_goes_on_with_its_own_and_its_share() -> None:
@@ -121,6 +142,7 @@ def test_an_engine_that_finishes_goes_on_with_its_own_and_its_share() -> None:
             "prompt_tokens": pack([[1], [4], [6]], np.int32),
             "response_tokens": pack([[90], [91, 92], []], np.int32),
             "rollout_log_probs": pack([[0.1], [0.2, 0.3], []], np.float32),
+            "kept_tokens": pack([sets_of([90]), sets_of([91, 92]), []], np.int32),
         },
     )
 
@@ -132,11 +154,17 @@ def test_an_engine_that_finishes_goes_on_with_its_own_and_its_share() -> None:
     taken = rest.assigned_rows(inputs)
     assert taken.index.rows.tolist() == [1, 4], "then both have three, and the first is next"
     rest.resume(taken, Sampling(1.0, [0, 0]), 8)
-    assert responses.added == [([1, 90], 7), ([4, 91, 92], 6)]
-    found, generated = rest.generated(taken)
-    assert found.index.rows.tolist() == [10, 11, 1, 4]
-    tokens = [run.tolist() for run in generated.tokens.runs()]
-    assert tokens == [[1] * 2, [2] * 3, [90, *[3] * 7], [91, 92, *[4] * 6]]
+    assert responses.added == [([1, 90], 7, 1), ([4, 91, 92], 6, 2)]
+    assert rest.finishing(taken).index.rows.tolist() == [10, 11, 1, 4]
+    complete = [[1] * 2, [2] * 3, [90, *[3] * 7], [91, 92, *[4] * 6]]
+    assert [run.tolist() for run in rest.generated(taken).tokens.runs()] == complete
+    assert sets_in(rest.generated(taken).kept_tokens) == list(map(sets_of, complete))
+    responses.num_ended = 4
+    assert rest.has_ended(taken).tolist() == [True, True, True, False]
+    some = rest.generated(taken, np.array([0, 2]))
+    assert [run.tolist() for run in some.tokens.runs()] == [complete[0], complete[2]]
+    assert sets_in(some.kept_tokens) == [sets_of(complete[0]), sets_of(complete[2])]
+    assert some.log_probs.values.tolist() == pytest.approx([1, 1, 0.1, *[3] * 7])
 
 
 @given(st.integers(0, 40), st.lists(st.integers(0, 20), min_size=1, max_size=6))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.spec.job import RLHFJobSpec
+from rlhf_api.spec.rollout import StopReason
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.samples import (
     MAX_FILES,
     MAX_PROMPT_CHARACTERS,
     MAX_RESPONSE_CHARACTERS,
-    EndedBy,
     ResponseSample,
     SampleKind,
     is_sampled,
@@ -37,7 +37,7 @@ def a_sample(
         prompt="402991=",
         response="012499",
         tokens=7,
-        ended_by=EndedBy.END_TOKEN,
+        ended_by=StopReason.END_TOKEN,
         scores={"reward": 1.0, "reward/short": None},
         advantage=0.5,
     )
@@ -88,7 +88,7 @@ def test_samples_are_read_back_as_written(tmp_path: Path) -> None:
     samples = [
         a_sample(),
         a_sample(sample=1, prompt=odd, response=odd, advantage=None, scores={}),
-        a_sample(sample=2, ended_by=EndedBy.TOKEN_LIMIT, scores={"reward": None}),
+        a_sample(sample=2, ended_by=StopReason.TOKEN_LIMIT, scores={"reward": None}),
     ]
     evaluation = [a_sample(0, SampleKind.EVALUATION)]
     folder.write_samples(samples)

@@ -65,7 +65,7 @@ def test_the_report_has_prompts_responses_and_numbers(sampled_run: RunFolder) ->
     assert page.headings()[:2] == ["learning", "samples"]
     assert "Prompt 1 · rows.jsonl, row 7, counted from 0 question 1" in page.words
     assert (
-        "reward 1.000 · reward/short none · 7 tokens, end token evaluation 0 Wrote 2" in page.words
+        "reward 1.000 · reward/short none · 7 tokens, EndToken evaluation 0 Wrote 2" in page.words
     )
     assert "reward/short none · advantage 0.1250 · 7 tokens" in page.words
     for step in (1, 10, 20):

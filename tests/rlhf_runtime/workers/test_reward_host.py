@@ -12,8 +12,8 @@ import pytest
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
-from rlhf_api.spec.rollout import TokenLimitAction
 from rlhf_flow.step.calls import ModelCall
+from rlhf_runtime.calls.ended_rows import EndedRows, ScoreCall
 from rlhf_runtime.calls.reports import CallReport, merge_statistics
 from rlhf_runtime.calls.requests import CallRequest, ColumnSource, InputBatch, Segment
 from rlhf_runtime.controller.scoring import require_scores, unscored_samples
@@ -69,9 +69,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RewardHost]:
 
 
 def score(
-    host: RewardHost, parts: int, num_finished: int = 12, graph: GraphName = GraphName.STEP
+    host: RewardHost,
+    parts: int,
+    num_retained: int | None = None,
+    graph: GraphName = GraphName.STEP,
+    step: int = 3,
 ) -> tuple[list[CallReport], dict[str, list[float]]]:
-    """The reports of all parts, and the columns of all rows; the last rows are cut off."""
+    """The reports of all parts, and the columns of all rows; the last rows are left out."""
     rows = np.arange(len(RESPONSES), dtype=np.int64)
     index = ShardIndex(rows, rows // 2, np.ones(len(rows), dtype=np.int32))
     record = json.dumps({"prompt": "p", "record": {}})
@@ -79,11 +83,15 @@ def score(
         "response_text": pack_texts(RESPONSES),
         "record": pack_texts([record] * len(rows)),
         "prompt_id": Column(100 + rows // 2),
-        "finished": Column((rows < num_finished).astype(np.int8)),
+        "finished": Column(np.ones(len(rows), dtype=np.int8)),
     }
+    call = CALL
+    if num_retained is not None:
+        columns["retained"] = Column((rows < num_retained).astype(np.int8))
+        call = replace(CALL, reads=(*CALL.reads, "retained"))
     source = ColumnSource((Segment(1, {name: name for name in columns}),))
     batch = InputBatch(BatchShape(len(rows) // 2, 2), (source,))
-    request = CallRequest(CALL, 3, graph, "one", (batch,))
+    request = CallRequest(call, step, graph, "one", (batch,))
     reports, made = [], []
     for number in range(parts):
         message = replace(request, batch_slice=Slice(number, parts)).to_message(
@@ -124,24 +132,47 @@ def test_parts_come_to_what_the_whole_comes_to(host: RewardHost, parts: int) -> 
     ]
 
 
-@pytest.mark.parametrize(
-    ("action", "graph", "num_counted"),
-    [
-        (TokenLimitAction.LEAVE_OUT, GraphName.STEP, 4),
-        (TokenLimitAction.LEAVE_OUT, GraphName.EVALUATION, 8),
-        (TokenLimitAction.MASK, GraphName.STEP, 8),
-    ],
-)
+@pytest.mark.parametrize("graph", [GraphName.STEP, GraphName.EVALUATION])
+def test_responses_that_came_early_have_the_same_scores(host: RewardHost, graph: GraphName) -> None:
+    """In two slices, of which one came completely, in an order of its own, and one in part. The
+    other columns, metrics and messages are those without it."""
+    expected, columns = score(host, 2, graph=graph)
+    record = json.dumps({"prompt": "p", "record": {}})
+    for rows, slice_rows in (
+        ((5, 2, 3), range(6)),
+        ((0, 4, 1), range(6)),
+        ((8, 6, 7, 11), range(6, 12)),
+    ):
+        ended = EndedRows(
+            calls=(ScoreCall(CALL.id, "reward"),),
+            step=5,
+            graph=graph,
+            repetition=0,
+            round=0,
+            slice_rows=slice_rows,
+            rows=rows,
+            records=(record,) * len(rows),
+            texts=tuple(RESPONSES[row] for row in rows),
+            finished=(True,) * len(rows),
+        )
+        host.score_early(ended.to_bytes())
+    reports, early_columns = score(host, 2, graph=graph, step=5)
+    assert early_columns == columns
+    for ours, plain in zip(reports, expected, strict=True):
+        assert ours.statistics == plain.statistics
+        assert ours.scoring == plain.scoring
+    calls = [[span.call for span in report.spans] for report in reports]
+    assert {*calls[0][:-1]} == {"score_early"}
+    assert [names[-1] for names in calls] == ["score", "score"], "the last span names the process"
+    assert {span.call for report in expected for span in report.spans} == {"score"}
+
+
+@pytest.mark.parametrize(("num_retained", "num_counted"), [(7, 4), (None, 8)])
 def test_a_score_of_a_response_that_is_left_out_does_not_count(
-    host: RewardHost,
-    monkeypatch: pytest.MonkeyPatch,
-    action: TokenLimitAction,
-    graph: GraphName,
-    num_counted: int,
+    host: RewardHost, num_retained: int | None, num_counted: int
 ) -> None:
     """Of the first seven responses three have no number."""
-    monkeypatch.setattr(host, "_token_limit", action)
-    (report,), columns = score(host, 1, num_finished=7, graph=graph)
+    (report,), columns = score(host, 1, num_retained)
     assert report.scoring is not None
     assert report.scoring.num_counted == num_counted
     assert report.scoring.num_failed == {"number": 4, "length": 0}

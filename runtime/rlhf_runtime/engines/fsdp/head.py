@@ -14,6 +14,7 @@ from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import HeadReading, ReadLogProbs, ReadValues, TokenOutputs
 from rlhf_runtime.numerics.entropy import token_log_probs
 from rlhf_runtime.numerics.head import head_log_probs
+from rlhf_runtime.numerics.kept_bits import KeptBits
 
 
 class FsdpHead:
@@ -60,6 +61,7 @@ class FsdpHead:
                 reading.temperature,
                 reading.with_entropy,
                 self._excluded_tokens,
+                _kept_bits(part, result.shape[1], result.device),
             )
             return TokenOutputs(*log_probs_and_entropies)
         return TokenOutputs(result[:, 0], result[:, 1] if reading.with_entropy else None)
@@ -120,8 +122,13 @@ class FsdpHead:
             self._reading.temperature,
             self._reading.with_entropy,
             excluded=self._excluded_tokens,
+            kept=_kept_bits(part, len(weight), weight.device),
         )
         if entropies is None:
             return log_probs[:, None]
         kept = entropies if self._reading.entropy_gradient else entropies.detach()
         return torch.stack([log_probs, kept], dim=1)
+
+
+def _kept_bits(part: MicroBatch, vocabulary: int, device: torch.device) -> KeptBits | None:
+    return None if part.kept is None else part.kept.bits(range(vocabulary), device)

@@ -283,7 +283,7 @@ def _as_inputs(part: MicroBatch, reading: HeadReading, multiple: int) -> Inputs:
     sequences, longest = part.token_ids.shape
     # Megatron's activations are [length, batch]: positions are renumbered accordingly.
     predictors = part.predictors % longest * sequences + part.predictors // longest
-    request = HeadRequest(reading, predictors, part.targets)
+    request = HeadRequest(reading, predictors, part.targets, part.kept)
     token_ids, positions, mask = part.token_ids, part.position_ids, part.attention_mask
     if more := -longest % multiple:
         token_ids = pad(token_ids, (0, more))

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from rlhf_runtime.engines.kept_tokens import KeptTokens
 from rlhf_runtime.engines.megatron.core import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
@@ -26,6 +27,8 @@ class HeadRequest(NamedTuple):
     """int64[n]: positions in the flattened [longest, sequences] whose hidden states predict."""
     targets: Tensor
     """int64[n]: the predicted tokens."""
+    kept: KeptTokens | None = None
+    """For each of them the tokens that sampling kept. None: all."""
 
 
 def to_token_outputs(result: Tensor, reading: HeadReading) -> TokenOutputs:
@@ -88,6 +91,7 @@ class MegatronHead:
             request.reading.with_entropy,
             VocabularyShard(self._own, self._group) if self._group.size() > 1 else None,
             self._excluded_tokens,
+            None if request.kept is None else request.kept.bits(self._own, hidden.device),
         )
         columns = [column for column in log_probs_and_entropies if column is not None]
         return torch.stack(columns, dim=1), None

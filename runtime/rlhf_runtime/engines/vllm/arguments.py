@@ -21,7 +21,7 @@ def engine_arguments(settings: EngineSettings, device_bytes: int | None) -> dict
         settings: of the engine.
         device_bytes: total memory of its GPU; None on a CPU.
     """
-    longest = settings.max_prompt_tokens + settings.max_response_tokens
+    longest = settings.max_sequence_tokens
     arguments: dict[str, Any] = {
         "model": str(settings.folder),
         "skip_tokenizer_init": True,
@@ -44,6 +44,8 @@ def engine_arguments(settings: EngineSettings, device_bytes: int | None) -> dict
         "seed": 0,
     }
     if device_bytes is not None:
+        # CPUs have another model runner, which `patches.record_kept_tokens` makes record them.
+        arguments["return_sampling_mask"] = settings.records_kept_tokens
         # vLLM refuses to start with less free memory than this, even if its cache has a fixed size.
         share = settings.memory_bytes / device_bytes
         arguments["gpu_memory_utilization"] = max(MIN_MEMORY_SHARE, min(1.0, share))

@@ -16,12 +16,14 @@ import torch
 import torch.distributed as dist
 
 from rlhf_api.spec.resources import Device
+from rlhf_api.spec.rollout import StopReason
+from rlhf_runtime.data.stop_texts import StopSearch, StopTexts
 from rlhf_runtime.engines.generation import (
     EngineSettings,
     NewSequence,
     SequenceEnded,
-    StopReason,
 )
+from rlhf_runtime.engines.kept_tokens import SequenceSets
 from rlhf_runtime.engines.vllm import patches
 from rlhf_runtime.engines.vllm.arguments import engine_arguments
 from rlhf_runtime.engines.vllm.layout import vllm_views
@@ -37,16 +39,45 @@ MAX_REFUSAL_CHARACTERS = 300
 """Maximum length of vLLM's text in an error: it may list all supported models."""
 
 
-@dataclass(frozen=True)
-class _Output:
-    """Tokens and log-probabilities of a running request so far."""
+@dataclass
+class _Running:
+    """A running request, its tokens and log-probabilities so far."""
 
+    max_tokens: int
+    stop_search: StopSearch | None
+    """None: no text ends it."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    kept: SequenceSets | None = None
+    """The tokens that its truncation kept. None: they are not recorded."""
 
-    def ended(self, number: int, reason: StopReason) -> SequenceEnded:
+    def add(
+        self, tokens: Sequence[int], log_probs: Sequence[float], *, has_end_token: bool
+    ) -> bool:
+        """Add the tokens of a step; return true if a stop text has ended the response.
+
+        Args:
+            tokens: of the step.
+            log_probs: of the tokens.
+            has_end_token: True if the last token is an end token.
+        """
+        # A stop text inside of an end token, such as < in <eos>, would drop the end token.
+        search = None if has_end_token else self.stop_search
+        for token, log_prob in zip(tokens, log_probs, strict=True):
+            is_end = search is not None and search.add(token)
+            # What follows the stop text within a token cannot be cut off from it.
+            if not (is_end and search and search.goes_beyond):
+                self.tokens.append(token)
+                self.log_probs.append(log_prob)
+            if is_end:
+                return True
+        return False
+
+    def ended(self, number: int, reason: StopReason | None) -> SequenceEnded:
         tokens = np.array(self.tokens, dtype=np.int32)
-        return SequenceEnded(number, tokens, np.array(self.log_probs, dtype=np.float32), reason)
+        log_probs = np.array(self.log_probs, dtype=np.float32)
+        kept = None if self.kept is None else self.kept.encode()
+        return SequenceEnded(number, tokens, log_probs, reason, kept)
 
 
 class VllmEngine:
@@ -70,7 +101,10 @@ class VllmEngine:
         torch.set_num_threads(num_threads)
         self._runner = self._core.model_executor.driver_worker.worker.model_runner
         patches.exclude_tokens(self._runner.get_model(), settings.excluded_tokens)
-        self._running: dict[str, _Output] = {}
+        if settings.records_kept_tokens and device.type == "cpu":
+            patches.record_kept_tokens(self._runner, self._core.scheduler)
+        self._running: dict[str, _Running] = {}
+        self._vocabulary: int = self._core.vllm_config.model_config.get_vocab_size()
         self._memory: EngineMemory = (
             HostMemory(self._runner) if device.type == "cpu" else DeviceMemory(self._core)
         )
@@ -104,7 +138,10 @@ class VllmEngine:
         for sequence in sequences:
             request = _request(sequence, self._settings.stop_token_ids, now)
             # Before the core gets it: outputs are matched to sequences by the request's id.
-            self._running[request.request_id] = _Output()
+            sets = SequenceSets(self._vocabulary) if sequence.records_kept_tokens else None
+            self._running[request.request_id] = _Running(
+                sequence.max_tokens, _stop_search(sequence, self._settings.stop_texts), kept=sets
+            )
             prepared, wave = self._core.preprocess_add_request(request)
             self._core.add_request(prepared, wave)
 
@@ -112,23 +149,26 @@ class VllmEngine:
         """Schedule and run the next batch."""
         outputs, executed = self._core.step_fn()
         self._core.post_step(model_executed=executed)
-        ended = []
+        ended, stopped = [], []
         for output in outputs[0].outputs if outputs and 0 in outputs else ():
             running = self._running.get(output.request_id)
             if running is None:  # aborted while the step was in flight
                 continue
-            running.tokens.extend(output.new_token_ids)
-            if output.new_logprobs is not None:
-                running.log_probs.extend(output.new_logprobs.logprobs[:, 0].tolist())
-            if output.finish_reason is not None:
-                del self._running[output.request_id]
-                ended.append(running.ended(int(output.request_id), _stop_reason(output, running)))
+            reason = _add_output(running, output)
+            if reason is None:
+                continue
+            if output.finish_reason is None:
+                stopped.append(output.request_id)
+            del self._running[output.request_id]
+            ended.append(running.ended(int(output.request_id), reason))
+        if stopped:
+            self._core.abort_requests(stopped)
         return ended
 
     def abort(self, ids: Sequence[int]) -> list[SequenceEnded]:
         """Abort requests. Their keys and values are free on return if no others run."""
         self._core.abort_requests([str(number) for number in ids])
-        ended = [self._running.pop(str(number)).ended(number, StopReason.ABORTED) for number in ids]
+        ended = [self._running.pop(str(number)).ended(number, None) for number in ids]
         # vLLM still steps until it has removed them; outputs of these steps are ignored.
         while not self._running and self.has_work:
             self.step()
@@ -177,8 +217,12 @@ def _request(sequence: NewSequence, stop_token_ids: Sequence[int], arrival_time:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
 
+    truncation = sequence.truncation
     parameters = SamplingParams(
         temperature=sequence.temperature,
+        top_p=truncation.top_p or 1.0,
+        top_k=truncation.top_k or 0,  # all tokens
+        min_p=truncation.min_p or 0.0,
         max_tokens=sequence.max_tokens,
         logprobs=0,  # only of sampled tokens
         seed=sequence.seed if sequence.temperature > 0 else None,
@@ -199,14 +243,34 @@ def _request(sequence: NewSequence, stop_token_ids: Sequence[int], arrival_time:
     )
 
 
-def _stop_reason(output: Any, running: _Output) -> StopReason:
+def _stop_search(sequence: NewSequence, stop_texts: StopTexts | None) -> StopSearch | None:
+    if stop_texts is None:
+        return None
+    num_given = len(sequence.prompt) - sequence.num_generated
+    return stop_texts.search(sequence.prompt[num_given:].tolist())
+
+
+def _add_output(running: _Running, output: Any) -> StopReason | None:
+    """Add the output of a step to its request; return the reason if the request has ended."""
     from vllm.v1.engine import FinishReason
 
+    log_probs = [] if output.new_logprobs is None else output.new_logprobs.logprobs[:, 0].tolist()
+    num_before = len(running.tokens)
+    has_end_token = output.finish_reason is FinishReason.STOP
+    has_stop_text = running.add(output.new_token_ids, log_probs, has_end_token=has_end_token)
+    # A step gives one token, which may have been left out.
+    if running.kept is not None and len(running.tokens) > num_before:
+        running.kept.add(output.new_sampling_mask.token_ids, running.tokens[-1])
     match output.finish_reason:
         case FinishReason.STOP:
             return StopReason.END_TOKEN
+        case None | FinishReason.LENGTH if has_stop_text:
+            return StopReason.STOP_TEXT
         case FinishReason.LENGTH:
-            return StopReason.TOKEN_LIMIT
+            is_own_limit = len(running.tokens) == running.max_tokens
+            return StopReason.TOKEN_LIMIT if is_own_limit else StopReason.CONTEXT_LIMIT
+        case None:
+            return None
     raise GenerationFailed(
         f"vLLM ended a request: got finish reason {output.finish_reason} for request "
         f"{output.request_id} after {len(running.tokens)} tokens, allowed stop or length"

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -81,6 +82,42 @@ def exclude_tokens(model: Any, excluded: Sequence[range]) -> None:
         return logits
 
     model.compute_logits = compute_logits_without_excluded
+
+
+def record_kept_tokens(runner: Any, scheduler: Any) -> None:
+    """Make vLLM's first model runner record the tokens that truncated sampling kept, as its second
+    one does with `return_sampling_mask`."""
+    # A request for the log-probabilities of the whole vocabulary would also tell, but sort it.
+    sampler = runner.sampler
+    sample, sample_tokens = sampler.sample, runner.sample_tokens
+    masks: list[Any] = []
+
+    def recording_sample(logits: torch.Tensor, metadata: Any, *args: Any, **options: Any) -> Any:
+        sampled, log_probs = sample(logits, metadata, *args, **options)
+        # Also if nothing is left out: topK may exceed the vocabulary.
+        if not metadata.all_greedy:
+            masks.append(_kept_tokens(log_probs))
+        return sampled, log_probs
+
+    def sample_tokens_and_masks(*args: Any, **options: Any) -> Any:
+        masks.clear()
+        output = sample_tokens(*args, **options)
+        if masks:
+            output.sampling_masks = masks[-1]
+        return output
+
+    sampler.sample, runner.sample_tokens = recording_sample, sample_tokens_and_masks
+    scheduler.return_sampling_mask = True
+
+
+def _kept_tokens(log_probs: torch.Tensor) -> Any:
+    """The tokens of a probability above 0, as vLLM's sampling masks."""
+    from vllm.v1.outputs import SamplingMaskLists
+
+    # NaN counts as kept: the update must show it.
+    rows, tokens = (log_probs.numpy() != -np.inf).nonzero()
+    offsets = np.searchsorted(rows, np.arange(len(log_probs) + 1))
+    return SamplingMaskLists(tokens, offsets)
 
 
 @contextmanager
