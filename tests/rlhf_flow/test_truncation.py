@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,47 +108,61 @@ def test_greedy_responses_have_no_kept_tokens() -> None:
     assert not any(KEPT_TOKENS in (*call.reads, *call.writes) for call in graph.calls)
 
 
-def test_a_custom_step_that_samples_nothing_refuses_it(
-    job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+ANSWERS = """
+from rlhf_flow import Algorithm, CrossEntropy, LanguageModel
+
+class Answers(Algorithm):
+    def roles(self):
+        return {"actor": LanguageModel}
+
+    def step(self, flow, prompts):
+        flow.actor.train(prompts, CrossEntropy())
+"""
+POLICY = """
+from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
+from rlhf_flow.step.operations import GroupAdvantages
+
+class Policy(Algorithm):
+    def roles(self):
+        return {"actor": LanguageModel, "reward": RewardSource}
+
+    def step(self, flow, prompts):
+        batch = flow.actor.generate(prompts)
+        batch |= flow.reward.score(batch)
+        batch |= flow.compute(batch, GroupAdvantages("reward_scores", "reward_valid"))
+        flow.actor.train(batch, ClippedLoss("reward_valid"))
+"""
+
+
+@pytest.fixture
+def custom(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, dict[str, Any]]:
+    """Settings of custom algorithms, by class."""
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "answers_only.py").write_text(
-        "from rlhf_flow import Algorithm, CrossEntropy, LanguageModel\n"
-        "class Answers(Algorithm):\n"
-        "    def roles(self):\n        return {'actor': LanguageModel}\n"
-        "    def step(self, flow, prompts):\n        flow.actor.train(prompts, CrossEntropy())\n"
-    )
-    settings = {"type": "Custom", "custom": {"entrypoint": "answers_only:Answers"}}
+    (tmp_path / "truncated_steps.py").write_text(ANSWERS + POLICY)
+    return {
+        name: {"type": "Custom", "custom": {"entrypoint": f"truncated_steps:{name}"}}
+        for name in ("Answers", "Policy")
+    }
+
+
+def test_a_custom_step_that_samples_nothing_refuses_it(
+    job: MakeJob, custom: dict[str, dict[str, Any]]
+) -> None:
     data = {"train": {"path": "/d", "answerField": "answer"}}
-    custom = job(
-        algorithm=settings, data=data, rewards=[], rollout=ROLLOUT | {"topK": 3, "minP": 0.1}
-    )
+    rollout = ROLLOUT | {"topK": 3, "minP": 0.1}
+    made = job(algorithm=custom["Answers"], data=data, rewards=[], rollout=rollout)
     with pytest.raises(ManifestError) as refused:
-        trace_algorithms(custom)
+        trace_algorithms(made)
     fields = [problem.path for problem in refused.value.problems]
     assert fields == ["spec.rollout.topK", "spec.rollout.minP"]
     assert "samples nothing" in str(refused.value)
 
 
 def test_a_manifests_graph_depends_on_whether_sampling_is_truncated(
-    job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    job: MakeJob, custom: dict[str, dict[str, Any]]
 ) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "sampling_policy.py").write_text(
-        "from rlhf_flow import Algorithm, LanguageModel, RewardSource, ClippedLoss\n"
-        "from rlhf_flow.step.operations import GroupAdvantages\n"
-        "class Policy(Algorithm):\n"
-        "    def roles(self):\n"
-        "        return {'actor': LanguageModel, 'reward': RewardSource}\n"
-        "    def step(self, flow, prompts):\n"
-        "        batch = flow.actor.generate(prompts)\n"
-        "        batch |= flow.reward.score(batch)\n"
-        "        batch |= flow.compute(batch, GroupAdvantages('reward_scores', 'reward_valid'))\n"
-        "        flow.actor.train(batch, ClippedLoss('reward_valid'))\n"
-    )
-    settings = {"type": "Custom", "custom": {"entrypoint": "sampling_policy:Policy"}}
     plain, first, second = (
-        job(algorithm=settings, rollout=ROLLOUT | limits)
+        job(algorithm=custom["Policy"], rollout=ROLLOUT | limits)
         for limits in ({}, {"topP": 0.9}, {"topP": 0.5})
     )
     traced = trace_algorithms(first)[GraphName.STEP]

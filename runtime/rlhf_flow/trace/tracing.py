@@ -18,17 +18,14 @@ from rlhf_flow.step.calls import (
     ComputeOptions,
     GenerateOptions,
     ModelCall,
-    TrainOptions,
     operation_name,
 )
 from rlhf_flow.step.columns import (
     COLUMNS,
-    KEPT_TOKENS,
     PREFERENCE,
     PRETRAINING_COLUMNS,
     PROMPT_COLUMNS,
     RESPONSE_TOKENS,
-    ROLLOUT_LOG_PROBS,
 )
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.operations import Custom, Operation
@@ -46,6 +43,7 @@ from rlhf_flow.trace.graph import (
     version_edges,
 )
 from rlhf_flow.trace.kinds import ColumnCheck
+from rlhf_flow.trace.sampling_checks import check_kept_tokens, check_sampling
 from rlhf_flow.trace.source_location import (
     calling_location,
     errors_located,
@@ -100,8 +98,8 @@ class TracingBackend:
         self.responses[call.id] = tuple(dict.fromkeys(sampled))
         origins = {name: replace(origin, responses=responses) for name, origin in written.items()}
         self._check_region(call)
-        self._check_sampling(call, source)
-        self._check_kept_tokens(call, source)
+        check_sampling(call, source, self.calls)
+        check_kept_tokens(call, source, self.calls)
         self._check_operations(call)
         self.calls.append(call)
         if location := calling_location(_trace_once.__code__):
@@ -197,44 +195,6 @@ class TracingBackend:
                 f"{call.id} changes weights in rounds, of which there may be more or fewer: "
                 "allowed outside of flow.repeat, on the rows of all rounds; move it after "
                 "flow.repeat"
-            )
-
-    def _check_sampling(self, call: ModelCall, source: SymbolicBatch) -> None:
-        """Refuse a loss on rollout log-probabilities of another sampling distribution."""
-        if not isinstance(call.options, TrainOptions):
-            return
-        # By the writer, not by the name: a join may bring the column of an earlier generate call.
-        versions = source.versions(call.reads)
-        samplers = {version.call for version in versions if version.column == ROLLOUT_LOG_PROBS}
-        for sampler in (earlier for earlier in self.calls if earlier.id in samplers):
-            options = sampler.options
-            if not isinstance(options, GenerateOptions):
-                continue
-            if not options.greedy and options.temperature is None:
-                continue
-            how = "greedily" if options.greedy else f"at temperature {options.temperature}"
-            raise FlowError(
-                f"{call.id} trains on what {sampler.id} has sampled {how}: its loss compares "
-                "log-probabilities at rollout.temperature; allowed what a generate call without "
-                "greedy and temperature has sampled, or a loss that reads no "
-                f"{ROLLOUT_LOG_PROBS}; change one of them"
-            )
-
-    def _check_kept_tokens(self, call: ModelCall, source: SymbolicBatch) -> None:
-        """Refuse log-probabilities of responses of truncated sampling without the kept tokens."""
-        options = call.options
-        compares = call.method == "log_probs" or (
-            isinstance(options, TrainOptions) and options.loss.compares_with_sampling
-        )
-        responses = source.origins.get(RESPONSE_TOKENS)
-        if not compares or responses is None or KEPT_TOKENS in call.reads:
-            return
-        sampled = {version.call for version in responses.versions}
-        if any(KEPT_TOKENS in earlier.writes for earlier in self.calls if earlier.id in sampled):
-            raise FlowError(
-                f"{call.id} compares probabilities of truncated sampling with those of all tokens: "
-                f"got responses of {responses.calls} without {KEPT_TOKENS}, allowed with it; "
-                f"select {KEPT_TOKENS}, too, or remove topP, topK and minP from rollout"
             )
 
     def _check_operations(self, call: ModelCall) -> None:

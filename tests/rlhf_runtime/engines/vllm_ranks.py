@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tokenizers import Tokenizer, decoders, models
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName
 from rlhf_api.plan_fusion import CHECK_STEPS
-from rlhf_api.spec.rollout import StopReason
-from rlhf_runtime.data.stop_texts import StopTexts
 from rlhf_runtime.dataplane.columns import Column, pack, repeat_rows
 from rlhf_runtime.engines.fsdp.engine import FsdpEngine
 from rlhf_runtime.engines.generation import EngineSettings
@@ -48,12 +43,13 @@ from rlhf_sizing.limits import BATCHED_TOKENS
 
 from ..meshes import mesh_of, part_of
 from ..world_of_processes import DEVICE, Scenario, run_scenarios
+from . import response_ends as ends
 from . import truncated_sampling as truncated
 from .fsdp_ranks import local_weights
 from .generation_contract import CONTRACT, EngineUnderTest
 from .greedy import greedy_answers
+from .response_ends import MAX_PROMPT, MAX_RESPONSE, STOPS, tokens_of
 from .tiny_models import (
-    END,
     GENERATING,
     LAYERS,
     MODELS,
@@ -67,8 +63,6 @@ from .used_memory import used_bytes
 from .vllm_heads import assert_kernels_are_those_that_plans_take
 
 PROMPT_LENGTHS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 140, 260, 300]
-MAX_PROMPT, MAX_RESPONSE = 300, 12
-STOPS = (END, *range(200, 220))
 EXCLUDED = {"qwen2": TEXTLESS}
 """Tokens without a text, by kind of model; their logits are the highest."""
 TRUNCATED = ("tied", "qwen2")
@@ -157,10 +151,6 @@ class Pair:
 CACHE_BYTES = {kind: 16 * MEBIBYTE for kind in (*MODELS, *GENERATING)} | {"llama": 128 * MEBIBYTE}
 PAIRS: dict[str, Pair] = {}
 """By kind of model; the scenarios of a kind share one, in order."""
-
-
-def tokens_of(generated: Generated) -> list[list[int]]:
-    return [run.tolist() for run in generated.tokens.runs()]
 
 
 def greedy_answers_follow_the_trainer(at: Pair) -> None:
@@ -267,129 +257,6 @@ def answers_end_at_an_end_token_or_the_limit(at: Pair) -> None:
         assert bool(finished) == (tokens[-1] in STOPS)
         assert finished or len(tokens) == MAX_RESPONSE
     assert 0 < got.finished.sum() < len(got.finished)
-
-
-def responses_end_at_stop_texts(at: Pair) -> None:
-    """A response is cut where its text first contains a stop text, also on another engine."""
-    at.weight_sync.sync(WEIGHT_VERSION)
-    prompts = at.prompts()
-    free = at.generate(prompts, 0.0)
-    tokenizer = tokenizer_of_pairs()
-    texts = [tokenizer.decode(run) for run in tokens_of(free)]
-    first, second, third, *_ = [text for text in texts if len(text) > 20]
-    # The first letter of an end token, and the text before it.
-    ended = next(text for run, text in zip(tokens_of(free), texts, strict=True) if run[-1] in STOPS)
-    stop_texts = StopTexts(tokenizer, [first[5:7], second[14:18], third[18:], ended[-8:-1]])
-    expected = [
-        _cut_at_stop_text(run, text, stop_texts.texts)
-        for run, text in zip(tokens_of(free), texts, strict=True)
-    ]
-    with stopping_at(at, stop_texts):
-        got = at.generate(prompts, 0.0)
-        begun = at.start(prompts, Sampling(0.0, [0] * len(PROMPT_LENGTHS)))
-        begun.run_until(lambda _: True)
-        running = np.flatnonzero(~begun.has_ended)
-        begun.abort()
-        so_far = tokens_of(begun.generated())
-        rest = at.start(pack([], np.int32), Sampling(0.0, []))
-        rest.add(
-            pack([[*prompts.runs()[row], *so_far[row]] for row in running], np.int32),
-            Sampling(0.0, [0] * len(running)),
-            [MAX_RESPONSE - len(so_far[row]) for row in running],
-            num_generated=[len(so_far[row]) for row in running],
-        )
-        rest.run()
-    assert list(zip(tokens_of(got), got.reasons, strict=True)) == expected
-    for one, other in zip(got.log_probs.runs(), free.log_probs.runs(), strict=True):
-        np.testing.assert_allclose(one, other[: len(one)], atol=1e-4)
-    assert {*got.reasons} >= {StopReason.STOP_TEXT, StopReason.TOKEN_LIMIT}
-    assert len(tokens_of(got)[texts.index(first)]) == 3, "the next token goes beyond the stop text"
-    ends = rest.generated()
-    assert [
-        (so_far[row] + tokens, reason)
-        for row, tokens, reason in zip(running, tokens_of(ends), ends.reasons, strict=True)
-    ] == [expected[row] for row in running]
-    assert StopReason.STOP_TEXT in ends.reasons
-
-
-def a_stop_text_inside_of_an_end_token_drops_nothing(at: Pair) -> None:
-    at.weight_sync.sync(WEIGHT_VERSION)
-    tokenizer, prompts = tokenizer_of_pairs(), repeat_rows(at.prompts(), 4)
-    free = at.generate(prompts, 2.0)
-    texts = [tokenizer.decode(run) for run in tokens_of(free)]
-    ended = [n for n, run in enumerate(tokens_of(free)) if len(run) > 1 and run[-1] in STOPS]
-    # It ends with the first letter of the end token.
-    stop_texts = StopTexts(tokenizer, [texts[ended[0]][-4:-1]])
-    with stopping_at(at, stop_texts):
-        got = at.generate(prompts, 2.0)
-    assert got.reasons[ended[0]] is StopReason.END_TOKEN
-    assert list(zip(tokens_of(got), got.reasons, strict=True)) == [
-        _cut_at_stop_text(run, text, stop_texts.texts)
-        for run, text in zip(tokens_of(free), texts, strict=True)
-    ]
-
-
-@contextmanager
-def stopping_at(at: Pair, stop_texts: StopTexts) -> Iterator[None]:
-    """Let an engine end responses at texts."""
-    settings = at.engine._settings
-    at.engine._settings = replace(settings, stop_texts=stop_texts)
-    try:
-        yield
-    finally:
-        at.engine._settings = settings
-
-
-def tokenizer_of_pairs() -> Tokenizer:
-    """Every token is two letters: a stop text may end inside of a token, and begin in another."""
-    pairs = [f"{chr(97 + token // 18)}{chr(97 + token % 18)}" for token in range(VOCABULARY)]
-    tokenizer = Tokenizer(models.WordLevel({pair: n for n, pair in enumerate(pairs)}, "aa"))
-    tokenizer.decoder = decoders.Fuse()
-    return tokenizer
-
-
-def sets_end_with_the_response(at: Pair) -> None:
-    """A token that goes beyond a stop text has no set either."""
-    tokenizer, free = tokenizer_of_pairs(), at.generate(at.prompts(), 0.0)
-    texts = [tokenizer.decode(run) for run in tokens_of(free)]
-    row = next(row for row, text in enumerate(texts) if len(text) > 8)
-    with stopping_at(at, StopTexts(tokenizer, [texts[row][5:7]])):
-        got = truncated.sample(at, at.prompts(), truncated.ONE_TOKEN)
-    assert got.reasons[row] is StopReason.STOP_TEXT
-    assert tokens_of(got)[row] == tokens_of(free)[row][: len(tokens_of(got)[row])]
-    assert len(tokens_of(got)[row]) <= 3
-    kept = [run.argmax().item() for run in truncated.dense(got).int()]
-    assert kept == got.tokens.values.tolist()
-
-
-def _cut_at_stop_text(
-    tokens: list[int], text: str, stop_texts: Sequence[str]
-) -> tuple[list[int], StopReason]:
-    """Cut a response of two letters per token where its text first contains a stop text."""
-    ends = [text.find(stop) + len(stop) for stop in stop_texts if stop in text]
-    last = -(-min(ends, default=len(text)) // 2)
-    if not ends or tokens[last - 1] in STOPS:
-        own_end = tokens[-1] in STOPS
-        return tokens, StopReason.END_TOKEN if own_end else StopReason.TOKEN_LIMIT
-    return tokens[: last - min(ends) % 2], StopReason.STOP_TEXT
-
-
-def a_full_context_ends_a_response(at: Pair) -> None:
-    """Where the context leaves fewer tokens than the limit of the response."""
-    at.weight_sync.sync(WEIGHT_VERSION)
-    longest = ragged([MAX_PROMPT, MAX_PROMPT - 1, MAX_PROMPT - 2], seed=3)
-    version = at.weight_sync.current_version(WEIGHT_VERSION)
-    batch = at.generator.start(longest, Sampling(0.0, [0] * 3), version, MAX_RESPONSE + 1)
-    batch.run()
-    expected = greedy_answers(at.peer(), longest, STOPS, MAX_RESPONSE + 1, at.excluded_ids)
-    got = batch.generated()
-    assert tokens_of(got) == [expected[0][:MAX_RESPONSE], *expected[1:]]
-    reasons = [StopReason.CONTEXT_LIMIT, *[StopReason.TOKEN_LIMIT] * 2]
-    assert list(got.reasons) == [
-        StopReason.END_TOKEN if run[-1] in STOPS else reason
-        for run, reason in zip(tokens_of(got), reasons, strict=True)
-    ]
-    assert got.reasons[0] is StopReason.CONTEXT_LIMIT
 
 
 def prompts_may_be_as_long_as_the_limit(at: Pair) -> None:
@@ -558,18 +425,14 @@ def more_sequences_than_the_cache_holds_are_sampled_alike(at: Pair) -> None:
         preempted.append(request.request_id)
         preempt(request, *args, **options)
 
-    settings = at.engine._settings
-    at.engine._settings = replace(settings, stop_token_ids=())
-    scheduler._preempt_request = note
-    try:
+    with ends.changed_settings(at, stop_token_ids=()), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "_preempt_request", note)
         everything = at.sample(prompts, Sampling(1.0, seeds))
         num_preempted = len(preempted)
         few = [
             at.sample(prompts.take(rows), Sampling(1.0, rows.tolist()))
             for rows in np.array_split(np.arange(64), 4)
         ]
-    finally:
-        scheduler._preempt_request, at.engine._settings = preempt, settings
     assert num_preempted == len(preempted) > 0
     assert tokens_of(everything) == [tokens for part in few for tokens in tokens_of(part)]
     np.testing.assert_allclose(
@@ -586,11 +449,6 @@ EVERY_MODEL: dict[str, Callable[[Pair], None]] = {
 ONE_MODEL: dict[str, Callable[[Pair], None]] = {
     "seeds alone decide a sample": seeds_alone_decide_a_sample,
     "answers end at an end token or the limit": answers_end_at_an_end_token_or_the_limit,
-    "responses end at stop texts": responses_end_at_stop_texts,
-    "a stop text inside of an end token drops nothing": (
-        a_stop_text_inside_of_an_end_token_drops_nothing
-    ),
-    "a full context ends a response": a_full_context_ends_a_response,
     "prompts may be as long as the limit": prompts_may_be_as_long_as_the_limit,
     "prompts of more tokens than a step takes are sampled alike": (
         prompts_of_more_tokens_than_a_step_takes_are_sampled_alike
@@ -625,8 +483,17 @@ TRUNCATING: dict[str, Callable[[Pair], None]] = {
     "log-probs are those of the kept tokens": truncated.log_probs_are_those_of_the_kept_tokens,
     "one kept token is the greedy one": truncated.one_kept_token_is_the_greedy_one,
     "sampling of all tokens records nothing": truncated.sampling_of_all_tokens_records_nothing,
-    "sets end with the response": sets_end_with_the_response,
+    "sets end with the response": ends.sets_end_with_the_response,
     "sets follow responses to another engine": truncated.sets_follow_responses_to_another_engine,
+}
+
+
+ENDING: dict[str, Callable[[Pair], None]] = {
+    "responses end at stop texts": ends.responses_end_at_stop_texts,
+    "a stop text inside of an end token drops nothing": (
+        ends.a_stop_text_inside_of_an_end_token_drops_nothing
+    ),
+    "a full context ends a response": ends.a_full_context_ends_a_response,
 }
 
 
@@ -664,13 +531,14 @@ def scenarios(size: int, device: str = "cpu") -> dict[str, Scenario]:
     """All scenarios of a world, model by model; its ranks are one engine. Engines that are cut try
     more families."""
     on_cpu = ON_CPU if device == "cpu" else {}
+    ending = {name: partial(synced, check=check) for name, check in ENDING.items()}
     truncating = {name: partial(synced, check=check) for name, check in TRUNCATING.items()}
     return {
         f"{name} ({kind})": partial(_scenario, check=check, kind=kind)
         for kind in (*MODELS, *(GENERATING if size > 1 else ()))
         for name, check in (
             EVERY_MODEL
-            | (ONE_MODEL if kind == "llama" else {})
+            | (ONE_MODEL | ending if kind == "llama" else {})
             | on_cpu.get(kind, {})
             | (EXCLUDING if kind in EXCLUDED else {})
             | (truncating if kind in TRUNCATED else {})
