@@ -5,7 +5,8 @@ SHELL := /bin/bash
 .PHONY: help setup demo demo-real test nightly check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
-	bench-operator bench-real bench-reshard bench-rank bench-estimator bench-papers
+	bench-conversations bench-operator bench-fleet bench-real bench-reshard bench-rank bench-estimator \
+	bench-papers bench-readings
 
 export PYTHON
 BIN := .venv/bin
@@ -105,6 +106,9 @@ bench-step: setup ## a step of example 01 against a plain loop without Ray
 bench-dispatch: setup ## columns and empty calls against bare Ray actors
 	@$(BENCH)/dispatch.py $(ARGS)
 
+bench-conversations: setup ## turns and slow tools against responses of one turn, on one engine
+	@$(BENCH)/conversations.py $(ARGS)
+
 bench-startup: setup ## from `rlhf run` to the first tokens, by phase
 	@$(BENCH)/startup.py $(ARGS)
 
@@ -126,6 +130,9 @@ bench-placement: setup ## a step of PPO on the same ranks, colocated and split, 
 bench-operator: setup ## many jobs at once under one operator; ARGS="--jobs 1000"
 	@PYTHONPATH="$(CURDIR)" $(BENCH)/operator_jobs.py $(ARGS)
 
+bench-fleet: setup ## an operator that starts among 10,000 ended and 1,000 live jobs; ARGS="--live 100"
+	@PYTHONPATH="$(CURDIR)" $(BENCH)/operator_fleet.py $(ARGS)
+
 bench-reshard: setup ## weights from training to generation, against gathering them; ARGS=--accounting
 	@$(BENCH)/reshard.py $(ARGS)
 
@@ -137,3 +144,6 @@ bench-estimator: setup ## predicted seconds of calls beside measured ones, with 
 
 bench-papers: setup ## what papers report of plans beside what the planner finds; nothing is run
 	@$(BENCH)/papers.py $(ARGS)
+
+bench-readings: setup ## times that others have published beside the planner's; nothing is run
+	@$(BENCH)/readings.py $(ARGS)

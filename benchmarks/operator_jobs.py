@@ -87,7 +87,7 @@ class MetricsPage:
 def submit_all(team: Team, number: int) -> None:
     """Create jobs as fast as the API server accepts them."""
     # Times are read from pods and clusters after the end, so these must not be deleted yet.
-    options = {"ttlSecondsAfterFinished": 3600}
+    options = {"clusterTTLSeconds": 3600}
 
     def submit(index: int) -> None:
         document = small(f"job-{index}", **options)

@@ -5,8 +5,8 @@
     HybridFlow       every rank receives the missing slices of its part, in groups that reuse as
                      much as possible; the runtime does the same
 
-The first two are one all-gather by the time model; the third is the planner's own reshard. Training
-is p-t-d, generation 1 x t_g.
+The first two are one all-gather by the time model; the third is the planner's own reshard. The host
+takes all three the same time for each tensor. Training is p-t-d, generation 1 x t_g.
 
 Source: HybridFlow (arXiv 2409.19256), table 2 and section 8.4.
 """
@@ -23,8 +23,9 @@ from papers_verdict import same_share
 from rlhf_api.mesh import Mesh
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_planner.cost.collectives import Links
-from rlhf_planner.cost.transfers import reshard_seconds, reshard_traffic
+from rlhf_planner.cost.transfers import MOVED_TENSOR_SECONDS, reshard_seconds, reshard_traffic
 from rlhf_planner.memory.engine_groups import TrainedModel, engine_meshes
+from rlhf_sizing.weights import all_weights
 
 NUMBER_BYTES = 2
 TENSOR = 8
@@ -52,17 +53,19 @@ class Transition:
 def transitions(model: str, num_gpus: int) -> tuple[Transition, Transition, Transition]:
     """Costs of DeepSpeed-Chat, HybridFlow-V and HybridFlow, in this order."""
     links = Links(paper_hardware(), GPUS_PER_NODE)
-    size = float(MODELS[model].num_parameters * NUMBER_BYTES)
     copy = TENSOR * STAGES[model]
     return (
-        _gathered(size, num_gpus, links),
-        _gathered(size, copy, links),
+        _gathered(model, num_gpus, links),
+        _gathered(model, copy, links),
         _resharded(model, num_gpus, links),
     )
 
 
-def _gathered(size: float, ranks: int, links: Links) -> Transition:
+def _gathered(model: str, ranks: int, links: Links) -> Transition:
+    size = float(MODELS[model].num_parameters * NUMBER_BYTES)
+    tensors = sum(weights.number for weights in all_weights(MODELS[model]))
     seconds = links.all_gather_seconds(size, links.group(0, ranks, 1))
+    seconds += tensors * MOVED_TENSOR_SECONDS
     # A rank has its own slice already.
     return Transition((ranks - 1) / ranks * size, seconds)
 

@@ -15,6 +15,7 @@ from rlhf_api.base import Contract
 from rlhf_api.crd.definition import crd_yaml
 from rlhf_api.crd.editor_schema import cleaned_schema
 from rlhf_api.reading.fields import FieldDoc, field_tree
+from rlhf_api.spec.pod.template import PodTemplate
 from rlhf_operator.permissions import OWN, PROXIED_HEADS, WATCHED, Permission
 
 CHART = Path(__file__).resolve().parent.parent / "charts" / "rlhf-operator"
@@ -53,7 +54,11 @@ def _values(model: Contract, indent: int) -> Iterator[str]:
 def _plain(value: object) -> Any:
     """Convert to JSON types, without unset fields."""
     if isinstance(value, Contract):
-        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+        is_pod = isinstance(value, PodTemplate)
+        # Of pods only what is set: their fields have no defaults of the chart.
+        return value.model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude_defaults=is_pod
+        )
     return [_plain(element) for element in value] if isinstance(value, tuple) else value
 
 

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, Count, LabelMap, ObjectName, Text
+from rlhf_api.base import Contract, Count, LabelMap, Name, ObjectName, Text
 from rlhf_api.spec.checkpoint import CheckpointStorage
 from rlhf_api.spec.cluster import ImageSpec, PullSecrets
 from rlhf_api.spec.environment import Environment
-from rlhf_api.spec.resources import NodePools, PodResources, Toleration
-from rlhf_operator.config import Bounds, OperatorConfig
+from rlhf_api.spec.pod.scheduling import Toleration
+from rlhf_api.spec.pod.template import PodTemplate
+from rlhf_api.spec.resources import NodePools, PodResources
+from rlhf_operator.config import Bounds, DefaultValues, OperatorConfig, PodPolicy
 
 # Defaults of the chart are the operator's own: a value that is not set changes nothing.
 OPERATOR = OperatorConfig()
@@ -48,7 +50,7 @@ class JobDefaults(Contract):
     """Defaults for fields that a job leaves out. A job with neither is not accepted."""
 
     image: ImageSpec | None = None
-    """spec.image: the runtime's image, such as {runtime: "my-registry/rlhf-runtime:0.1.0-gpu"}."""
+    """spec.image: the runtime's image, such as {runtime: "registry/rlhf-runtime:VERSION-gpu"}."""
     node_pools: NodePools = ()
     """spec.resources.nodePools, such as [{name: h100, nodes: 1, devicesPerNode: 8, gpu: H100}]."""
     storage: CheckpointStorage | None = None
@@ -60,6 +62,16 @@ class JobDefaults(Contract):
     worker: PodResources = PodResources()
     """CPU and memory requests of worker pods whose pool names none. Empty: they ask for devices
     only, and may use free capacity of their node."""
+    pod: PodTemplate = PodTemplate()
+    """Fields of all pods of jobs, such as {tolerations: [{operator: Exists}]}, as
+    spec.resources.pod. Those of a job win."""
+    head_pod: PodTemplate = PodTemplate()
+    """Fields of head pods, as spec.resources.headPod."""
+    worker_pod: PodTemplate = PodTemplate()
+    """Fields of worker pods, as pod of every entry of spec.resources.nodePools."""
+    namespaces: Annotated[dict[Name, DefaultValues], Field(max_length=1024)] = {}
+    """By namespace, values that replace those above for its jobs, each as a whole, such as
+    {team-a: {pod: {schedulerName: volcano}}}."""
 
 
 class KeySecret(Contract):
@@ -77,6 +89,8 @@ class Logging(Contract):
     """Lowest level that is logged."""
     format: Literal["json", "text"] = "json"
     """One JSON object a line, or text for people."""
+    jobs: Literal["json", "text"] = "text"
+    """The same for drivers and workers of jobs whose clusters are created from now on."""
 
 
 class Crds(Contract):
@@ -118,8 +132,19 @@ class PodMonitor(Contract):
     """Labels by which a Prometheus selects the PodMonitor."""
 
 
+class ServiceMonitor(Contract):
+    """ServiceMonitor for the Prometheus operator. Needs its ServiceMonitor kind."""
+
+    enabled: bool = False
+    """Make a ServiceMonitor, where no PodMonitor is wanted; both would scrape everything twice."""
+    interval: Text = "30s"
+    """Time between two scrapes."""
+    labels: LabelMap = {}
+    """Labels by which a Prometheus selects the ServiceMonitor."""
+
+
 class AlertRules(Contract):
-    """Alerts. Needs the Prometheus operator's PrometheusRule kind."""
+    """Alerts and recording rules. Needs the Prometheus operator's PrometheusRule kind."""
 
     enabled: bool = False
     """Make a PrometheusRule."""
@@ -143,8 +168,10 @@ class Metrics(Contract):
 
     pod_monitor: PodMonitor = PodMonitor()
     """PodMonitor for the Prometheus operator."""
+    service_monitor: ServiceMonitor = ServiceMonitor()
+    """ServiceMonitor for the Prometheus operator, instead of the PodMonitor."""
     alert_rules: AlertRules = AlertRules()
-    """Alerts."""
+    """Alerts and recording rules."""
     dashboard: Dashboard = Dashboard()
     """A Grafana dashboard."""
 
@@ -193,6 +220,10 @@ class ChartValues(Contract):
     which needs one more permission and works from outside the pods' network."""
     key_secret: KeySecret = KeySecret()
     """Secret with the operator's own key."""
+    pod_policy: PodPolicy = PodPolicy()
+    """Fields of pods that jobs may set only where this says so: hostPaths (folders of nodes, with
+    everything below them), serviceAccountNames, and extraContainers (initContainers and
+    sidecars)."""
     bounds: Bounds = Bounds()
     """Limits of waits that may never end, in seconds."""
     replicas: Annotated[int, Field(ge=0, le=9)] = 1

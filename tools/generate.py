@@ -10,10 +10,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import algorithm_table
 import chart_files
+import versions
 from rlhf_api.api_names import API_VERSION, KIND
 from rlhf_api.crd.definition import crd_yaml
 from rlhf_api.crd.editor_schema import editor_schema
@@ -21,6 +23,7 @@ from rlhf_api.enum_members import member_docstrings
 from rlhf_api.exits import ExitCode
 from rlhf_api.reading.explain import default_text
 from rlhf_api.reading.fields import FieldDoc, all_fields, contract
+from rlhf_api.spec.pod.template import PodTemplate
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,10 +39,22 @@ def reference() -> str:
         "Names in angle brackets are chosen by the user (`spec.models.<name>` is a role), `[]` is "
         "an entry of a list. Unknown fields are refused.",
     ]
+    pods: list[str] = []
     for node in [contract(), *all_fields(contract())]:
-        if node.object_fields:
+        if any(_is_below(node.path, pod) for pod in pods[1:]):
+            continue  # the fields of all pods are the same
+        if node.type_name == PodTemplate.__name__:
+            pods.append(node.path)
+        if len(pods) > 1 and node.path == pods[-1]:
+            fields = f"The fields are those of `{pods[0]}`."
+            lines += ["", f"## `{node.path}`", "", node.description, "", fields]
+        elif node.object_fields:
             lines += ["", *_section(node)]
     return "\n".join(lines) + "\n"
+
+
+def _is_below(path: str, parent: str) -> bool:
+    return path.startswith((f"{parent}.", f"{parent}["))
 
 
 def _section(node: FieldDoc) -> list[str]:
@@ -105,6 +120,10 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/reference/algorithms.md": algorithm_table.algorithms,
     "docs/reference/exit-codes.md": exit_codes,
     "docs/reference/rlhfjob.md": reference,
+    **{
+        name: partial(versions.with_version, name)
+        for name in (versions.CHART_FILE, *versions.TAGGED)
+    },
 }
 """Generated files: functions that return the text, by path in the repository."""
 
@@ -123,6 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write what is derived from the models.")
     parser.add_argument("--check", action="store_true", help="change nothing, fail on a difference")
     check: bool = parser.parse_args().check
+    # Before any file is written: one of them may be read for another.
     differing = outdated()
     for name in differing:
         if not check:

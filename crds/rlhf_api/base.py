@@ -6,6 +6,7 @@ same models become the Kubernetes schema, whose validation cost is limited.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -30,6 +31,8 @@ class Contract(BaseModel):
     # defaults of the object's fields.
     validations: ClassVar[tuple[Rule, ...]] = ()
     """Rules between fields of this model."""
+    reserved: ClassVar[Mapping[str, str]] = {}
+    """Reasons why fields that Kubernetes has under these names cannot be set here."""
 
     @classmethod
     def all_validations(cls) -> tuple[Rule, ...]:
@@ -42,6 +45,14 @@ class Contract(BaseModel):
         if problems:
             raise BrokenRules(problems)
         return self
+
+
+def models_by_name(base: type[Contract] = Contract) -> dict[str, type[Contract]]:
+    """All models below a model, by class name."""
+    models: dict[str, type[Contract]] = {}
+    for model in base.__subclasses__():
+        models |= {model.__name__: model, **models_by_name(model)}
+    return models
 
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -60,6 +71,14 @@ HEADER_PATTERN = r"^[A-Za-z0-9_-]+$"
 HEADER_VALUE_PATTERN = "^[ -~]*$"
 _PART = r"([^/.][^/]*|\.[^/.][^/]*|\.\.[^/]+|\.)"
 FOLDER_PATTERN = rf"^{_PART}(/+{_PART})*/*$"
+# Kubernetes' names of labels, annotations, taints and resources: a domain and a slash before the
+# name, or the name alone.
+_LABEL = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LABEL_KEY_PATTERN = rf"^([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL}$"
+LABEL_VALUE_PATTERN = rf"^({_LABEL})?$"
+ABSOLUTE_PATTERN = rf"^(/+{_PART})+/*$|^/+$"
+MEDIUM_PATTERN = r"^(Memory|HugePages(-[0-9]+[KMG]i)?)?$"
+PREFIX_PATTERN = r"^([A-Za-z_][A-Za-z0-9_]*)?$"
 QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]{1,2})?$"
 
 # Meaning of each pattern, for people. Every pattern of a manifest is listed.
@@ -78,6 +97,13 @@ PATTERN_WORDS = {
     HEADER_PATTERN: "letters, digits, dashes and underscores",
     HEADER_VALUE_PATTERN: "printable ASCII characters",
     FOLDER_PATTERN: "a path such as team-a/sort, without a slash first and without ..",
+    LABEL_KEY_PATTERN: "letters, digits, dashes, dots and underscores, at most 63 of them, after a "
+    "domain and a slash if it has one, such as example.com/rack",
+    LABEL_VALUE_PATTERN: "letters, digits, dashes, dots and underscores, with a letter or digit at "
+    "both ends",
+    ABSOLUTE_PATTERN: "a path such as /data, with a slash first and without ..",
+    MEDIUM_PATTERN: "nothing, Memory, HugePages or HugePages-SIZE",
+    PREFIX_PATTERN: "letters, digits and underscores, not a digit first, or nothing",
     QUANTITY_PATTERN: "a quantity such as 64Gi, 500m or 8",
 }
 
@@ -103,6 +129,23 @@ Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOI
 
 # Annotations of pods, or a node selector.
 LabelMap = Annotated[dict[Text, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]
+
+# The name of a label, an annotation or a taint.
+LabelKey = Annotated[str, Field(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
+
+# The value of a label.
+LabelValue = Annotated[str, Field(max_length=63, pattern=LABEL_VALUE_PATTERN)]
+
+# Labels of pods, or those that a node must have.
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64)]
+
+# Annotations of pods.
+Annotations = Annotated[
+    dict[LabelKey, Annotated[str, Field(max_length=16 * 1024)]], Field(max_length=64)
+]
+
+# A path in a pod.
+AbsolutePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=ABSOLUTE_PATTERN)]
 
 # Labels of a Kubernetes object, up to the API server's own limits.
 # Other tools put labels and annotations on the object, too.

@@ -25,6 +25,7 @@ MUTABLE_WHILE_RUNNING = (
     # Only read when a job finds another one's run in its folder.
     "checkpoint.start",
     "suspend",
+    "clusterTTLSeconds",
     "ttlSecondsAfterFinished",
     "activeDeadlineSeconds",
     "startDeadlineSeconds",
@@ -55,6 +56,7 @@ MUTABLE_ON_RESUME = (
     "rewards.*.model.microBatchTokens",
     "rollout.expectedPromptTokens",
     "rollout.expectedResponseTokens",
+    "rollout.expectedTruncated",
     "rollout.kvCacheMemory",
     "rollout.maxConcurrentSequences",
     "rollout.parallelism",

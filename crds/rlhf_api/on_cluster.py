@@ -1,7 +1,8 @@
 """Names, ports and paths of a job's cluster, shared by operator, driver, chart and command.
 
 A job's cluster is one RayCluster. Its head pod runs the driver and serves its report. Its pods hold
-no Kubernetes credentials; one bearer token authenticates them and the operator.
+no Kubernetes credentials unless job and chart say so; one bearer token authenticates them and the
+operator.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ KUBERAY: Final = "1.6"
 MANAGED_BY: Final = f"{GROUP}/operator"
 # Label with Kueue's queue. It is copied to the RayCluster, which Kueue then suspends and resumes.
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+# Label of a job with the person or team that it is for, for tables only.
+OWNER_LABEL: Final = "rlhf-operator.dev/owner"
 
 GCS_PORT: Final = 6379
 # Ray's Jobs API.
@@ -67,6 +70,9 @@ GPUS_VARIABLE: Final = "NVIDIA_VISIBLE_DEVICES"
 # Where NVIDIA's runtime is a node's default, a container without this could see every GPU.
 NO_GPUS: Final = "void"
 
+# JSON object with the fields of every log line. Where it is set, log lines are JSON objects.
+LOG_FIELDS_VARIABLE: Final = "RLHF_LOG_FIELDS"
+
 MANIFEST_FOLDER: Final = "/etc/rlhf/job"
 # The manifest in force, with the chart's defaults.
 MANIFEST: Final = f"{MANIFEST_FOLDER}/job.yaml"
@@ -80,6 +86,18 @@ DRIVER_LOG: Final = "logs/driver.log"
 POD_ENDING_FILE: Final = "/tmp/rlhf-pod-ending"
 # The download cache of the Hugging Face hub (HF_HOME).
 HUB_FOLDER: Final = "/rlhf/hub"
+
+# The home of the image's user, an empty folder of the pod.
+HOME_FOLDER: Final = "/home/rlhf"
+# Time for Ray to end after SIGTERM.
+GRACE_SECONDS: Final = 30
+# Volumes of a job's pods that the operator and KubeRay define themselves.
+OWN_VOLUMES: Final = ("job", "code", "hub", "shared-mem", "scratch", "run", "ray-logs")
+# Containers of a job's pods that the operator and KubeRay define themselves.
+OWN_CONTAINERS: Final = (
+    *("ray-head", "ray-worker", "run-folder", "fetch-code", "requirements"),
+    *("wait-gcs-ready", "autoscaler"),
+)
 
 # Prefix of the driver's last line of output; its final StatusReport in JSON follows.
 FINAL_REPORT: Final = "rlhf-final-report "

@@ -28,11 +28,18 @@ class Violation:
     """The allowed values, if more specific than the rule's."""
     do: str = ""
     """The fix, if more specific than the rule's."""
+    what: str = ""
+    """The fault, if more specific than the rule's."""
 
 
 def violation_if(is_wrong: bool, got: object = "", allowed: str = "") -> list[Violation]:
     """The result of a check of one value: a violation if `is_wrong`, else nothing."""
     return [Violation(str(got), allowed=allowed)] if is_wrong else []
+
+
+def violation_of(problem: Problem) -> Violation:
+    """A problem that another check has found, as a violation of a rule."""
+    return Violation(problem.got, problem.location, problem.allowed, problem.do, problem.what)
 
 
 def _no_violations(model: Any) -> Iterable[Violation]:
@@ -74,7 +81,8 @@ class Rule:
         """A violation as a problem."""
         own_field: FieldPath = tuple(self.field.split(".")[1:])
         allowed, do = violation.allowed or self.allowed, violation.do or self.do
-        return Problem(violation.at or own_field, self.what, violation.got, allowed, do)
+        what = violation.what or self.what
+        return Problem(violation.at or own_field, what, violation.got, allowed, do)
 
     def document(self) -> dict[str, str]:
         """The rule as an entry of x-kubernetes-validations."""

@@ -17,6 +17,8 @@ from rlhf_api.report import CheckpointReport, MetricName
 from rlhf_api.spec.checkpoint import CheckpointStorage
 from rlhf_api.spec.cluster import ImageSpec
 from rlhf_api.spec.placement import PlacementType
+from rlhf_api.spec.pod.open_schema import UNTYPED_IN_DEFINITION
+from rlhf_api.spec.pod.template import PodTemplate
 from rlhf_api.spec.resources import NodePools, PodResources
 
 
@@ -132,6 +134,9 @@ class DefaultsStatus(Contract):
     """Values of the chart's jobDefaults for fields that the manifest leaves out. They are fixed
     from the job's acceptance to its end, whatever happens to the chart."""
 
+    # A second typed copy of pools and pods would be a tenth of the definition.
+    model_config = UNTYPED_IN_DEFINITION
+
     image: ImageSpec | None = None
     """Like spec.image. Default: the manifest sets it."""
     node_pools: NodePools = ()
@@ -142,6 +147,12 @@ class DefaultsStatus(Contract):
     """Like spec.resources.head."""
     worker: PodResources = PodResources()
     """Like resources of every entry of spec.resources.nodePools."""
+    pod: PodTemplate | None = None
+    """Like spec.resources.pod. Default: nothing."""
+    head_pod: PodTemplate | None = None
+    """Like spec.resources.headPod. Default: nothing."""
+    worker_pod: PodTemplate | None = None
+    """Like pod of every entry of spec.resources.nodePools. Default: nothing."""
 
 
 class PlanStatus(Contract):
@@ -217,6 +228,9 @@ class RestartStatus(Contract):
     """Steps that were repeated because no checkpoint contained them."""
     next_time: Time | None = None
     """Time of the next restart. Default: none is due."""
+    by_reason: Annotated[dict[Reason, NonNegativeCount], Field(max_length=16)] = {}
+    """Restarts by reason, as part of total; `Other` counts further reasons. Restarts under an
+    earlier release have none."""
 
 
 class ClusterStatus(Contract):
@@ -290,16 +304,24 @@ class RLHFJobStatus(Contract):
     """Explanation for people, and how to fix a problem."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = ()
     """Conditions, one of each type."""
+    phase_time: Time | None = None
+    """Time of the last change of phase. Default: an earlier release wrote the status."""
+    phase_seconds: Annotated[dict[Word, NonNegativeCount], Field(max_length=16)] = {}
+    """Seconds in phases that the job has left, by phase."""
     start_time: Time | None = None
     """Time of the first driver's submission. Default: none was submitted."""
     completion_time: Time | None = None
     """Time at which the job succeeded or failed. Default: it has not ended."""
     gpus: NonNegativeCount = 0
     """Number of GPUs that its pods occupy. Pods that wait for a node have none."""
+    busy_gpus: NonNegativeCount = 0
+    """The same while its workers train; 0 while they wait, start or load."""
     gpus_accounted_time: Time | None = None
     """Time up to which gpuSeconds is counted. Default: the job uses no GPU."""
     gpu_seconds: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """GPUs times seconds used since the job was created."""
+    idle_gpu_seconds: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    """The part of gpuSeconds in which they were not busy."""
     defaults: DefaultsStatus | None = None
     """Values of the chart's jobDefaults for fields that the manifest leaves out. Default: the job
     is not accepted yet."""

@@ -23,7 +23,14 @@ from rlhf_operator.clients.discovery import require_job_kind
 from rlhf_operator.clients.fair_semaphore import FairThreadPool
 from rlhf_operator.clients.head.http import HttpClient
 from rlhf_operator.clients.run_folders import RunFolders
-from rlhf_operator.config import BadConfig, HeadAccess, OperatorConfig, load_config
+from rlhf_operator.config import (
+    BadConfig,
+    HeadAccess,
+    JobDefaults,
+    LogFormat,
+    OperatorConfig,
+    load_config,
+)
 from rlhf_operator.decide.settings import Settings
 from rlhf_operator.identity import Identity, key_in_cluster, key_in_file
 from rlhf_operator.observe.observer import Observer
@@ -93,6 +100,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _run_folders(defaults: JobDefaults) -> RunFolders:
+    names = defaults.namespaces
+    return RunFolders(
+        defaults.storage, {name: defaults.for_namespace(name).storage for name in names}
+    )
+
+
 def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None) -> int:
     if kubeconfig is not None:
         os.environ["KUBECONFIG"] = str(kubeconfig.absolute())  # kopf reads only this
@@ -109,15 +123,21 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         leader = Leader(_leadership(kubeconfig, namespace, config.lease_name))
     planner = Planner(config.planner_processes)
     identity = Identity(key, release)
-    cached = CachedKube(kube, RunFolders(config.job_defaults.storage))
-    observer = Observer(cached, identity, planner, config.job_defaults)
+    cached = CachedKube(kube, _run_folders(config.job_defaults))
+    observer = Observer(cached, identity, planner, config.job_defaults, config.pod_policy)
     threads = FairThreadPool(config.reconcile_workers)
     client = head_client(config, lambda: server.access)
     reconciler = Reconciler(
         cached,
         observer,
         RayHeads(identity, head_connector(config, lambda: server.access, client)),
-        Performer(cached, identity, namespace, config.head_access is not HeadAccess.DIRECT),
+        Performer(
+            cached,
+            identity,
+            namespace,
+            config.head_access is not HeadAccess.DIRECT,
+            config.job_log_format is LogFormat.JSON,
+        ),
         metrics,
         threads,
         Settings(

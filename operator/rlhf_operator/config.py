@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import yaml
 from pydantic import Field, ValidationError
 
-from rlhf_api.base import Contract, Count, Name, ObjectName, PositiveFloat, Text
+from rlhf_api.base import (
+    AbsolutePath,
+    Contract,
+    Count,
+    Name,
+    ObjectName,
+    PositiveFloat,
+    Text,
+)
+from rlhf_api.rules import Rule, Violation, violation_of
 from rlhf_api.spec.checkpoint import CheckpointStorage
 from rlhf_api.spec.cluster import ImageSpec
+from rlhf_api.spec.pod.pool_rules import PodLayers, pod_problems
+from rlhf_api.spec.pod.template import PodTemplate
 from rlhf_api.spec.resources import NodePools, PodResources
 from rlhf_operator.decide.settings import Settings
 
@@ -49,7 +61,14 @@ class KeySecret(Contract):
     """The Secret's name."""
 
 
-class JobDefaults(Contract):
+def _pods_fit_together(defaults: DefaultValues) -> Iterator[Violation]:
+    shared = (defaults.pod, ("pod",))
+    for own, path in ((defaults.head_pod, "headPod"), (defaults.worker_pod, "workerPod")):
+        for problem in pod_problems(PodLayers(*shared, own, (path,))):
+            yield violation_of(problem)
+
+
+class DefaultValues(Contract):
     """Values for jobs that do not set them."""
 
     image: ImageSpec | None = None
@@ -62,6 +81,47 @@ class JobDefaults(Contract):
     """Requests of the head's pod."""
     worker: PodResources = PodResources()
     """Requests of a worker's pod besides its devices. Default: none, and no limit."""
+    pod: PodTemplate = PodTemplate()
+    """spec.resources.pod: fields of all pods."""
+    head_pod: PodTemplate = PodTemplate()
+    """spec.resources.headPod: fields of head pods."""
+    worker_pod: PodTemplate = PodTemplate()
+    """Fields of workers' pods, as of pod of every node pool."""
+
+    validations: ClassVar = (
+        Rule(
+            holds="",  # in no definition
+            what="a field of a pod that does not fit the others",
+            do="change one of them",
+            check=_pods_fit_together,
+        ),
+    )
+
+
+class JobDefaults(DefaultValues):
+    """Values for jobs, and others for those of some namespaces."""
+
+    namespaces: Annotated[dict[Name, DefaultValues], Field(max_length=1024)] = {}
+    """By namespace, values that replace those for all jobs, each as a whole."""
+
+    def for_namespace(self, namespace: str) -> DefaultValues:
+        """Return the values for jobs of a namespace."""
+        own = self.namespaces.get(namespace)
+        if own is None:
+            return self
+        update = {name: getattr(own, name) for name in own.model_fields_set}
+        return self.model_copy(update=update)
+
+
+class PodPolicy(Contract):
+    """Fields of pods that only some clusters let their users set."""
+
+    host_paths: Annotated[tuple[AbsolutePath, ...], Field(max_length=64)] = ()
+    """Folders of nodes that jobs may mount, with everything below them."""
+    service_account_names: Annotated[tuple[ObjectName, ...], Field(max_length=64)] = ()
+    """Service accounts that pods of jobs may have."""
+    extra_containers: bool = False
+    """If true, jobs may have initContainers and sidecars."""
 
 
 class Bounds(Contract):
@@ -90,6 +150,8 @@ class OperatorConfig(Contract):
     environment's POD_NAMESPACE."""
     job_defaults: JobDefaults = JobDefaults()
     """Values for jobs that do not set them."""
+    pod_policy: PodPolicy = PodPolicy()
+    """Fields of pods that jobs may set only where this says so. Defaults may set all of them."""
     key_secret: KeySecret = KeySecret()
     """Secret in the operator's own namespace with the key from which clusters' tokens derive."""
     lease_name: ObjectName = "rlhf-operator"
@@ -105,13 +167,16 @@ class OperatorConfig(Contract):
     planner_processes: Annotated[int, Field(ge=1, le=64)] = 2
     """Plans that are made at the same time, each in its own process."""
     poll_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 5.0
-    """Seconds between two requests to a running driver."""
+    """Seconds between two requests to a running driver. With more than 250 jobs that have not ended
+    it is longer, in proportion, up to a minute."""
     port: Count = 8080
     """Port of /metrics, /healthz and /readyz."""
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$", max_length=8)] = "info"
     """debug, info, warning or error."""
     log_format: LogFormat = LogFormat.JSON
     """json or text."""
+    job_log_format: LogFormat = LogFormat.TEXT
+    """The same for drivers and workers of jobs: json or text."""
 
 
 def load_config(file: Path | None) -> OperatorConfig:

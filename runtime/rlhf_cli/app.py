@@ -13,6 +13,7 @@ from rlhf_cli.command_errors import guarded
 from rlhf_cli.commands.cancel import cancel
 from rlhf_cli.commands.chat import chat
 from rlhf_cli.commands.compare import compare
+from rlhf_cli.commands.convert import convert
 from rlhf_cli.commands.describe import describe
 from rlhf_cli.commands.drive import drive
 from rlhf_cli.commands.evaluate import evaluate
@@ -23,6 +24,7 @@ from rlhf_cli.commands.fill import fill
 from rlhf_cli.commands.logs import logs
 from rlhf_cli.commands.plan import plan
 from rlhf_cli.commands.profile import profile
+from rlhf_cli.commands.replay import replay
 from rlhf_cli.commands.report import report
 from rlhf_cli.commands.run import run
 from rlhf_cli.commands.samples import samples
@@ -30,6 +32,7 @@ from rlhf_cli.commands.standby import standby
 from rlhf_cli.commands.status import status
 from rlhf_cli.commands.submit import submit
 from rlhf_cli.commands.suspend import resume, suspend
+from rlhf_cli.commands.top import top
 from rlhf_cli.commands.validate import validate
 
 HELP = """Train language models by RLHF from one manifest, the RLHFJob.
@@ -41,14 +44,17 @@ Examples:
   rlhf explain spec.algorithm.ppo     what a field means
   rlhf plan job.yaml                  what would run where, and its memory
   rlhf fill job.yaml                  add what a cluster needs to plan it
+  rlhf convert job.yaml               replace deprecated fields
   rlhf profile job.yaml               measure its models' layers on this machine
   rlhf samples rlhf-runs/job          what the model wrote
+  rlhf replay rlhf-runs/job 3 12 0    a conversation with tools, turn by turn
   rlhf compare rlhf-runs/*            results of runs, and what differs
   rlhf export rlhf-runs/job out       export the model of its newest checkpoint
   rlhf chat out                       talk to a model
   rlhf evaluate out job.yaml          score a model on the job's evaluation data
   rlhf submit job.yaml --watch        train on a Kubernetes cluster
   rlhf status                         list the jobs there, with their progress
+  rlhf top                            who holds GPUs there, and which of them train
 
 \b
 Exit codes: 0 done, 1 a fault of rlhf, 2 the manifest or the command line,
@@ -77,9 +83,9 @@ def version() -> None:
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(validate, explain, fill, plan, profile, run, standby, report, samples, compare),
-    *(evaluate, chat, export),
-    *(submit, status, describe, logs, fetch, suspend, resume, cancel),
+    *(validate, explain, fill, convert, plan, profile, run, standby, report, samples, replay),
+    *(compare, evaluate, chat, export),
+    *(submit, status, top, describe, logs, fetch, suspend, resume, cancel),
     *(drive, version),
 )
 """In the order of the help."""

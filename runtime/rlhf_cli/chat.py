@@ -39,9 +39,7 @@ class Conversation:
         """
         self._tokenizer = TextTokenizer(model.folder, model.end_tokens)
         self._stop_texts = self._tokenizer.stop_texts(model.stop)
-        self._writer = PromptWriter(
-            model.source, SourceSetting(Split.TRAIN), self._tokenizer.chat_template
-        )
+        self._writer = PromptWriter(model.source, SourceSetting(Split.TRAIN), self._tokenizer)
         self.has_template = self._writer.is_templated
         self._arguments = model.source.chat_template_arguments
         disable_progress_bar()

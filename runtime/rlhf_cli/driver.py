@@ -48,6 +48,7 @@ from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.errors import DirtyCluster, FolderInUse
 from rlhf_runtime.faults import parse_fault, require_own_phase, require_targets
 from rlhf_runtime.preflight.findings import QUICK
+from rlhf_runtime.telemetry.json_log import json_stderr, log_fields
 from rlhf_runtime.telemetry.progress import ProgressGroup, make_progress
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.status_board import StatusBoard, StatusProgress, reportable
@@ -84,12 +85,15 @@ class DriverStart:
 
 def drive_job(start: DriverStart) -> None:
     """Train, report and raise typer.Exit with the exit code."""
-    with DriverLog() as log:
-        _drive_and_report(start, log)
-
-
-def _drive_and_report(start: DriverStart, log: DriverLog) -> None:
     board = StatusBoard(job_from_submission(start.submission), start.submission)
+    with DriverLog() as log, ExitStack() as stack:
+        # Inside of the log: its file has the same lines.
+        if (fields := log_fields(os.environ)) is not None:
+            stack.enter_context(json_stderr(fields, lambda: board.latest.step))
+        _drive_and_report(start, board, log)
+
+
+def _drive_and_report(start: DriverStart, board: StatusBoard, log: DriverLog) -> None:
     token = os.environ.get(TOKEN_VARIABLE, "")
     server = StatusServer(board, token)
     stop = StopRequest()

@@ -35,6 +35,10 @@ def evaluation_job(job: RLHFJob, policy: str, source: ModelSource) -> RLHFJob:
         model |= {"training": {"precision": precision}} if precision else {}
     for field in ("warmStart", "earlyStop"):
         spec["schedule"].pop(field, None)
+    # Without a warm start nothing trains on answers.
+    train = spec["data"]["train"]
+    for part in (train, *(train.get("sources") or ())):
+        part.pop("trainOn", None)
     # The only evaluation is not one of many, of which only some have samples.
     spec["schedule"]["evaluateEverySteps"] = 0
     rollout = spec.setdefault("rollout", {})

@@ -42,6 +42,7 @@ IGNORED = (
     "suspend",
     "active_deadline_seconds",
     "start_deadline_seconds",
+    "cluster_ttl_seconds",
     "ttl_seconds_after_finished",
 )
 """Fields of spec for clusters; `rlhf run` lists those that a manifest sets, and ignores them."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from textwrap import indent
 
 from rich.console import Group
 from rich.text import Text
 
+from rlhf_cli.conversation_text import conversation_lines, indented
 from rlhf_runtime.telemetry.errors import NoSamples
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.samples import ResponseSample, SampleKind
@@ -67,13 +67,13 @@ def find_samples(folder: RunFolder, query: SampleQuery) -> list[ResponseSample]:
         steps = steps[-1:]
     of_steps = [sample for step in steps for sample in folder.read_samples(kind, step)]
     if not of_steps:
-        wanted = kind.value if query.step is None else _pass_name(kind, query.step)
+        wanted = kind.value if query.step is None else pass_name(kind, query.step)
         raise NoSamples(
             f"no samples of this kind: got {wanted} of {folder.path}, {_allowed(sampled_steps)}"
         )
     of_prompt = [sample for sample in of_steps if query.prompt in (None, sample.prompt_id)]
     if not of_prompt:
-        prompts = _listed(sorted({sample.prompt_id for sample in of_steps}))
+        prompts = listed(sorted({sample.prompt_id for sample in of_steps}))
         raise NoSamples(
             f"no samples of this prompt: got prompt {query.prompt} in samples of {kind.value}s, "
             f"allowed {prompts}; give one of these, or another --step"
@@ -102,41 +102,51 @@ def _allowed(sampled_steps: dict[SampleKind, list[int]]) -> str:
     steps, evaluations = sampled_steps[SampleKind.STEP], sampled_steps[SampleKind.EVALUATION]
     parts = []
     if steps:
-        parts.append(f"--step {_listed(steps)}")
+        parts.append(f"--step {listed(steps)}")
     if evaluations:
-        parts.append(f"--evaluation --step {_listed(evaluations)}")
+        parts.append(f"--evaluation --step {listed(evaluations)}")
     return f"allowed {' or '.join(parts)}; give one of these"
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def listed(numbers: Sequence[int]) -> str:
+    """Write numbers; of many the first and the last ones."""
     shown = [str(number) for number in numbers]
     if len(shown) > 2 * NAMED_STEPS:
         shown = [*shown[:NAMED_STEPS], "...", *shown[-NAMED_STEPS:]]
     return ", ".join(shown)
 
 
-def _pass_name(kind: SampleKind, step: int) -> str:
+def pass_name(kind: SampleKind, step: int) -> str:
+    """Return the name of a pass."""
     return f"step {step}" if kind is SampleKind.STEP else f"evaluation after step {step}"
 
 
 def blocks(samples: Iterable[ResponseSample]) -> Iterator[Group]:
     """Yield the text of every sample for a terminal."""
     for sample in samples:
-        title = f"{_pass_name(sample.kind, sample.step)}, prompt {sample.prompt_id}"
+        title = f"{pass_name(sample.kind, sample.step)}, prompt {sample.prompt_id}"
         if sample.sample:
             title += f", response {sample.sample}"
         yield Group(
-            Text(f"{title}  {_numbers(sample)}", "bold"),
+            Text(f"{title}  {numbers_text(sample)}", "bold"),
             Text(visible_text(sample.row), "dim"),
             Text("prompt", "dim"),
-            Text(_indented(sample.prompt)),
-            Text("response", "dim"),
-            Text(_indented(sample.response)),
+            Text(indented(sample.prompt)),
+            *_response(sample),
             Text(),
         )
 
 
-def _numbers(sample: ResponseSample) -> str:
+def _response(sample: ResponseSample) -> Iterator[Text]:
+    if sample.conversation is None:
+        yield Text("response", "dim")
+        yield Text(indented(sample.response))
+    else:
+        yield from conversation_lines(sample.conversation)
+
+
+def numbers_text(sample: ResponseSample) -> str:
+    """Write the scores of a sample, its advantage, its length and its end."""
     numbers = [
         f"{visible_text(name)}={'none' if score is None else f'{score:.5g}'}"
         for name, score in sample.scores.items()
@@ -144,7 +154,3 @@ def _numbers(sample: ResponseSample) -> str:
     if sample.advantage is not None:
         numbers.append(f"advantage={sample.advantage:.5g}")
     return " ".join([*numbers, f"({sample.tokens} tokens, {sample.ended_by.value})"])
-
-
-def _indented(text: str) -> str:
-    return indent(visible_text(text), "  ", lambda line: True)

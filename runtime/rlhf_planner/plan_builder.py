@@ -130,7 +130,7 @@ def _size_reason(fixed: Constraints, requested: EngineStrategy) -> str:
     if field is not None:
         return f"as {field} says"
     # A rule or the search asks for a size; else the first that fits is used.
-    return FASTEST if requested.tensor else "the smallest power of two with which everything fits"
+    return FASTEST if requested.tensor else "the smallest number with which everything fits"
 
 
 def _cache_reason(fixed: Constraints, engine: EngineStrategy, load: GenerationLoad) -> str:

@@ -18,15 +18,16 @@ RAYLET = "RAY_RAYLET_PID"
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with(owner_pid: int) -> None:
+def end_with(owner_pid: int, by: signal.Signals = signal.SIGKILL) -> None:
     """End this process when the thread that started it ends, or at once if it has ended.
 
     Args:
         owner_pid: the process that started this one.
+        by: signal that the kernel sends.
     """
     # Only Linux supports this; elsewhere only an owner that has already ended is noticed.
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
     # The owner may have ended before the kernel knew of the request.
     if os.getppid() != owner_pid:
         os._exit(0)

@@ -1,8 +1,8 @@
 """Cost of a sequence, with or without a shared prompt, and blocks of the logits.
 
-Per layer a token costs about 24 h^2 operations of its own, h the hidden size, and 4 h for every
-token in its attention: under a mask all of the sequence, in plain causal order the earlier half.
-Each of these takes c times as long under a mask.
+Per layer a token costs 2 n operations of its own, n the weights of the layer's matrices, and 4 q
+for every token in its attention, q the width of all queries: under a mask all of the sequence, in
+plain causal order the earlier half. Each of these takes c times as long under a mask.
 """
 
 from __future__ import annotations
@@ -18,19 +18,35 @@ MASKED_COST: Mapping[Device, float] = {Device.CPU: 1.0, Device.GPU: 2.0}
 
 
 class SequenceCost(NamedTuple):
-    """Costs in units of a token without attention: 24 h^2 operations."""
+    """Costs in units of a token without attention: 2 n operations."""
 
-    hidden_size: int
+    width: float
+    """w of the model, of `attention_width`."""
     masked_cost: float = 1.0
     """c of the device."""
 
     def alone(self, tokens: float) -> float:
-        """Cost of a prompt and one response: l + l^2 / (12 h)."""
-        return tokens + tokens**2 / (12 * self.hidden_size)
+        """Cost of a prompt and one response: l + l^2 / (12 w)."""
+        return tokens + tokens**2 / (12 * self.width)
 
     def shared(self, tokens: float) -> float:
-        """Cost of a prompt and several responses: l + c l^2 / (6 h)."""
-        return tokens + self.masked_cost * tokens**2 / (6 * self.hidden_size)
+        """Cost of a prompt and several responses: l + c l^2 / (6 w)."""
+        return tokens + self.masked_cost * tokens**2 / (6 * self.width)
+
+
+def attention_width(
+    hidden_size: int, intermediate_size: int, query_size: int, key_value_size: int
+) -> float:
+    """The width w = n / (12 q) of a model: the hidden size h, if a layer has 12 h^2 weights.
+
+    Args:
+        hidden_size: of the model.
+        intermediate_size: of its gated feed-forward layers.
+        query_size: width of all queries.
+        key_value_size: width of all keys, or of all values.
+    """
+    attention = 2 * hidden_size * (query_size + key_value_size)
+    return (attention + 3 * hidden_size * intermediate_size) / (12 * query_size)
 
 
 # Logits of one block. CPU: measured. GPU: 128 MiB of float32.

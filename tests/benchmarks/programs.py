@@ -20,6 +20,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 PROGRAMS = {
     "step": "step",
     "dispatch": "dispatch",
+    "conversations": "conversations",
     "learning": "learning",
     "peers": "peers",
     "placement": "placement",
@@ -27,10 +28,12 @@ PROGRAMS = {
     "real": "real",
     "recovery": "recovery",
     "operator": "operator_jobs",
+    "fleet": "operator_fleet",
     "reshard": "reshard",
     "rank": "rank",
     "estimator": "estimator",
     "papers": "papers",
+    "readings": "readings",
 }
 """Programs by target."""
 ERROR_LINES = 40

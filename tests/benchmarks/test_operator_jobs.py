@@ -22,6 +22,7 @@ A slow machine shows more changes of a starting cluster: 20 to 26 writes were me
 IDLE_READS = 2
 """The operator itself reads something every ten seconds; a read per job would be 24."""
 MEBIBYTES = 400
+FIRST_LOOK_SECONDS = 30
 KINDS = ("waiting", "running")
 
 
@@ -44,4 +45,19 @@ def test_many_jobs_at_once_take_few_calls_and_little_memory() -> None:
     # Too few jobs for limits.
     for name in ("MiB per 1,000 ended jobs", *(f"reads per {k} job and hour" for k in KINDS)):
         assert isfinite(measured[name]), measured
+    assert printed.names("operator") == list(measured)
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+@pytest.mark.timeout(1200)
+def test_an_operator_that_starts_among_many_jobs_soon_looks_at_all() -> None:
+    built("kwok")
+    sizes = ("--ended=500", "--live=24", "--rest=5", "--watch=20")
+    tests = {"PYTHONPATH": str(BENCHMARKS.parent)}
+    starts = {Heavy.CONTROL_PLANE: 1, Heavy.OPERATOR: 3}
+    printed = run_smallest("fleet", *sizes, variables=tests, starts=starts)
+    measured = printed.json("fleet")["measured"]
+    assert measured["seconds until all were looked at"] <= FIRST_LOOK_SECONDS, measured
+    assert measured["peak memory MiB"] <= MEBIBYTES, measured
     assert printed.names("operator") == list(measured)

@@ -32,7 +32,7 @@ def test_every_target_of_the_makefile_is_run_here() -> None:
     makefile = (BENCHMARKS.parent / "Makefile").read_text(encoding="utf-8")
     assert set(re.findall(r"^bench-(\w+):", makefile, re.MULTILINE)) == set(PROGRAMS)
     # Beside the other tests of many jobs, and of the real model.
-    elsewhere = {"operator", "real"}
+    elsewhere = {"operator", "fleet", "real"}
     for name in set(PROGRAMS) - elsewhere:
         assert any(test.startswith(f"test_{name}") for test in globals()), name
 
@@ -74,6 +74,14 @@ def test_dispatch_prints_ratios_and_how_references_grow() -> None:
     # A training reads what three calls have written, one shard of either rank.
     assert growth["references_per_rank"]["2 actors"]["train"] == 3 * 2
     assert isfinite(growth["growth_mebibytes"])
+
+
+@pytest.mark.ray
+def test_conversations_prints_turns_and_both_orders() -> None:
+    printed = run_smallest("conversations", starts={Heavy.WORLD: 1, Heavy.ENGINE: 1})
+    ratios = printed.json("conversations")["ratio"]
+    assert list(ratios) == printed.names("seconds") == ["turns", "Exact", "Fastest"]
+    assert_positive(ratios.values())
 
 
 @pytest.mark.ray
@@ -251,3 +259,13 @@ def test_papers_prints_five_tables_and_what_agrees() -> None:
     gains = printed.rows("model", "GPUs", "sequence")
     assert [length for _, _, length, *_ in gains] == ["2048", "8192"]
     assert_positive(float(cell) for gain in gains for cell in gain[3:7])
+
+
+def test_readings_prints_both_figures_and_counts_of_ratios() -> None:
+    printed = run_smallest("readings")
+    ratios = printed.json("readings")["ratios"]
+    assert_positive(ratios.values())
+    rows = printed.rows("reading", "parameter")
+    assert [name for name, *_ in rows] == list(ratios), "steps of engines"
+    assert {unit for *_, unit, _ in rows} == {"ms"}
+    assert [name for name, *_ in printed.rows("part", "readings")] == ["all", "tests"]

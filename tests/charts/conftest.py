@@ -14,7 +14,7 @@ from ..cluster.programs import built
 from ..waiting import wait_until
 from .helm import Helm
 
-MONITORING = ("podmonitors", "prometheusrules")
+MONITORING = ("podmonitors", "servicemonitors", "prometheusrules")
 
 
 @pytest.fixture(scope="session")

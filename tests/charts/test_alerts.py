@@ -20,16 +20,26 @@ from .helm import CHART
 pytestmark = pytest.mark.slow
 
 ALERTS = CHART / "files" / "alerts.yaml"
+RECORDS = CHART / "files" / "records.yaml"
 DASHBOARD = CHART / "files" / "dashboard.json"
 CASES = Path(__file__).parent / "alerts.test.yaml"
 GUIDE = Path(__file__).parents[2] / "docs" / "kubernetes" / "install.md"
-METRIC = re.compile(r"\brlhf_[a-z_]+")
+METRIC = re.compile(r"(?<!:)\brlhf_[a-z_]+")
+RECORD = re.compile(r"\bnamespace[a-z_]*:[a-z_]+:\w+")
 PHASE = re.compile(r'phase="(\w+)"')
 
 
-def alerts() -> list[dict[str, Any]]:
-    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+def rules(file: Path) -> list[dict[str, Any]]:
+    groups = yaml.safe_load(file.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
+
+
+def alerts() -> list[dict[str, Any]]:
+    return rules(ALERTS)
+
+
+def records() -> list[dict[str, Any]]:
+    return rules(RECORDS)
 
 
 def shown() -> list[str]:
@@ -46,23 +56,37 @@ def run(promtool: Path, *arguments: str) -> str:
 
 
 def test_alerts_fire_when_they_should(promtool: Path) -> None:
-    run(promtool, "check", "rules", "--lint-fatal", str(ALERTS))
+    run(promtool, "check", "rules", "--lint-fatal", str(RECORDS), str(ALERTS))
     run(promtool, "test", "rules", str(CASES))
 
 
-@pytest.mark.parametrize("alert", [each["alert"] for each in alerts()])
+@pytest.mark.parametrize("rule", [each["alert"] for each in alerts()])
 def test_every_alert_is_tried_and_a_wrong_limit_is_noticed(
-    promtool: Path, tmp_path: Path, alert: str
+    promtool: Path, tmp_path: Path, rule: str
 ) -> None:
-    rules = yaml.safe_load(ALERTS.read_text())
-    for rule in (rule for group in rules["groups"] for rule in group["rules"]):
-        if rule["alert"] == alert:
-            rule["expr"] = f"({rule['expr']}) and vector(1) == 0"
-    (tmp_path / ALERTS.name).write_text(yaml.safe_dump(rules))
-    cases = yaml.safe_load(CASES.read_text()) | {"rule_files": [ALERTS.name]}
-    (tmp_path / CASES.name).write_text(yaml.safe_dump(cases))
-    with pytest.raises(CommandFailed, match=alert):
-        run(promtool, "test", "rules", str(tmp_path / CASES.name))
+    require_failure(promtool, tmp_path, ALERTS, rule)
+
+
+@pytest.mark.parametrize("rule", [each["record"] for each in records()])
+def test_every_record_is_tried(promtool: Path, tmp_path: Path, rule: str) -> None:
+    require_failure(promtool, tmp_path, RECORDS, rule)
+
+
+def require_failure(promtool: Path, folder: Path, file: Path, name: str) -> None:
+    """Run the cases with one rule that never gives a value."""
+    for source in (RECORDS, ALERTS):
+        text = source.read_text()
+        if source == file:
+            document = yaml.safe_load(text)
+            for rule in (rule for group in document["groups"] for rule in group["rules"]):
+                if name in (rule.get("alert"), rule.get("record")):
+                    rule["expr"] = f"({rule['expr']}) and vector(1) == 0"
+            text = yaml.safe_dump(document)
+        (folder / source.name).write_text(text)
+    cases = yaml.safe_load(CASES.read_text()) | {"rule_files": [RECORDS.name, ALERTS.name]}
+    (folder / CASES.name).write_text(yaml.safe_dump(cases))
+    with pytest.raises(CommandFailed, match=name):
+        run(promtool, "test", "rules", str(folder / CASES.name))
 
 
 def test_expressions_of_the_dashboard_can_be_read(promtool: Path, tmp_path: Path) -> None:
@@ -73,7 +97,7 @@ def test_expressions_of_the_dashboard_can_be_read(promtool: Path, tmp_path: Path
 
 
 def test_alerts_and_dashboard_use_metrics_and_phases_that_exist() -> None:
-    expressions = [each["expr"] for each in alerts()] + shown()
+    expressions = [each["expr"] for each in alerts() + records()] + shown()
     known = {each.name for each in METRICS} | {
         f"{each.name}_{part}"
         for each in METRICS
@@ -83,6 +107,13 @@ def test_alerts_and_dashboard_use_metrics_and_phases_that_exist() -> None:
     used = {name for each in expressions for name in METRIC.findall(each)}
     assert used and used <= known
     assert {name for each in expressions for name in PHASE.findall(each)} <= set(JobPhase)
+
+
+def test_every_record_is_on_the_dashboard_and_no_other_is_used() -> None:
+    recorded = {each["record"] for each in records()}
+    in_alerts = {name for each in alerts() for name in RECORD.findall(each["expr"])}
+    in_panels = {name for each in shown() for name in RECORD.findall(each)}
+    assert in_panels == recorded and in_alerts <= recorded
 
 
 def test_every_metric_is_on_the_dashboard() -> None:

@@ -48,7 +48,12 @@ def test_the_api_server_takes_every_object(place: Place, case: str) -> None:
     manifest = place.helm("template", *place.arguments(case))
     # Objects of the definition's kind are none of the chart's, so all can be tried at once.
     said = place.kubectl(
-        "apply", "--server-side", "--dry-run=server", "--filename=-", stdin=manifest
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--dry-run=server",
+        "--filename=-",
+        stdin=manifest,
     )
     made = [each for each in yaml.load_all(manifest, yaml.CSafeLoader) if each]
     assert said.count("serverside-applied (server dry run)") == len(made)

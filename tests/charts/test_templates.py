@@ -155,11 +155,13 @@ def test_settings_are_those_of_the_values(helm: Helm) -> None:
         "plannerProcesses": 2,
         "logLevel": "info",
         "logFormat": "json",
+        "jobLogFormat": "text",
         "jobDefaults": {
             "nodePools": [],
             "head": {"cpu": "1", "memory": "4Gi"},
             "worker": {},
         },
+        "podPolicy": {"hostPaths": [], "serviceAccountNames": [], "extraContainers": False},
     }
     defaults = yaml.safe_load(values_file("namespaces").read_text())["jobDefaults"]
     settings = settings_of(helm.render("namespaces"))
@@ -169,7 +171,11 @@ def test_settings_are_those_of_the_values(helm: Helm) -> None:
     assert settings["jobDefaults"] == {**defaults, **head}
     everything = settings_of(helm.render("everything"))
     assert everything["logLevel"] == "debug" and everything["logFormat"] == "text"
+    assert everything["jobLogFormat"] == "json"
     assert everything["headAccess"] == "proxy" and everything["reconcileWorkers"] == 64
+    written = yaml.safe_load(values_file("everything").read_text())
+    assert everything["jobDefaults"].items() >= written["jobDefaults"].items()
+    assert everything["podPolicy"] == written["podPolicy"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -276,7 +282,7 @@ def test_the_definition_is_the_one_of_the_models_and_stays(helm: Helm) -> None:
 
 
 def test_what_needs_other_operators_is_off_by_default(helm: Helm) -> None:
-    optional = {"PodMonitor", "PrometheusRule", "NetworkPolicy"}
+    optional = {"PodMonitor", "ServiceMonitor", "PrometheusRule", "NetworkPolicy"}
     assert optional.isdisjoint(each["kind"] for each in helm.render("smallest"))
     assert optional <= {each["kind"] for each in helm.render("everything")}
 
@@ -293,10 +299,26 @@ def test_metrics_are_scraped_with_the_labels_that_they_have(helm: Helm) -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
+def test_the_service_can_be_scraped_instead_of_the_pods(helm: Helm) -> None:
+    objects = helm.render("everything")
+    monitor, service = the(objects, "ServiceMonitor"), the(objects, "Service")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True and endpoint["interval"] == "20s"
+    (port,) = service["spec"]["ports"]
+    assert endpoint["port"] == port["name"]
+    labels = service["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
 def test_rules_and_dashboard_arrive_as_their_files_have_them(helm: Helm) -> None:
     objects = helm.render("everything")
-    rules = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
-    assert the(objects, "PrometheusRule")["spec"] == rules
+    groups = [
+        group
+        for file in ("records.yaml", "alerts.yaml")
+        for group in yaml.safe_load((CHART / "files" / file).read_text())["groups"]
+    ]
+    assert the(objects, "PrometheusRule")["spec"] == {"groups": groups}
     (shown,) = (
         each
         for each in of_kind(objects, "ConfigMap")
@@ -315,6 +337,9 @@ def test_rules_and_dashboard_arrive_as_their_files_have_them(helm: Helm) -> None
         ("reconcileWorkers=0", "reconcileWorkers"),
         ("jobDefaults.image.pullPolicy=Always", "runtime"),
         ("jobDefaults.nodePools[0].nodes=1", "name"),
+        ("jobDefaults.pod.securityContext.runAsUser=0", "runAsUser"),
+        ("jobDefaults.namespaces.team.pod.command=a", "command"),
+        ("podPolicy.extraContainers=1", "extraContainers"),
         ("jobDefaults.nodePools[0].name=a,jobDefaults.nodePools[0].device=tpu", "device"),
         ("watchNamespaces[0]=Team", "watchNamespaces"),
         ("keySecret.name=-", "keySecret"),

@@ -43,10 +43,10 @@ def is_defined(kubectl: Kubectl) -> bool:
 def define(kubectl: Kubectl) -> None:
     """Make a cluster know RLHFJobs."""
     kubectl("apply", f"--filename={DEFINITION}")
-    wait_until(lambda: _is_established(kubectl), 60, "the API server serves RLHFJobs")
+    wait_until(lambda: is_established(kubectl), 60, "the API server serves RLHFJobs")
 
 
-def _is_established(kubectl: Kubectl) -> bool:
+def is_established(kubectl: Kubectl) -> bool:
     """Whether it does; `kubectl wait` fails on a definition that has no conditions yet."""
     status = kubectl.get("default", "customresourcedefinitions", NAME).get("status") or {}
     conditions = status.get("conditions") or ()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.on_cluster import OWNER_LABEL, QUEUE_LABEL
 from rlhf_api.reading.overrides import apply_overrides
 from rlhf_api.reading.yaml_documents import read_documents
 from rlhf_kube.api_server import ApiServer, Request
@@ -104,6 +105,16 @@ def test_the_operator_reads_examples_however_they_are_sent(
         assert seen.problem is None and seen.job is not None, raw["metadata"]["name"]
     titles = defined("get", "rlhf", f"--namespace={namespace}").split()[:4]
     assert titles == ["NAME", "PHASE", "STEP", "STEPS"]
+
+
+def test_queue_and_owner_are_columns(defined: Kubectl, namespace: str) -> None:
+    labels = {QUEUE_LABEL: "research", OWNER_LABEL: "ada"}
+    job = {**GOOD, "metadata": {**GOOD["metadata"], "namespace": namespace, "labels": labels}}
+    defined("create", "--filename=-", stdin=json.dumps(job))
+    wide = defined("get", "rlhf", f"--namespace={namespace}", "--output=wide").splitlines()
+    head, row = (line.split() for line in wide)
+    assert head[-2:] == ["QUEUE", "OWNER"] and row[-2:] == ["research", "ada"]
+    assert "BUSY" in head
 
 
 @pytest.mark.parametrize("name", list(CREATED))

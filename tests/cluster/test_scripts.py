@@ -153,7 +153,7 @@ def test_what_the_tests_need_is_built_unless_something_else_is_named(
     cluster: DevCluster, go: Path
 ) -> None:
     assert cluster.run("build.sh").returncode == 0
-    for program in ("kube-apiserver", "kwok", "kueue", "helm", "kubeconform", "promtool"):
+    for program in ("kube-apiserver", "kueue", "helm", "kubeconform", "promtool", "actionlint"):
         assert len(built(cluster, program)) == 1, program
     assert not built(cluster, "kubelet")
     (promtool,) = [line for line in (go / "asked").read_text().splitlines() if "promtool" in line]

@@ -68,6 +68,11 @@ def test_the_contract_needs_pydantic_and_yaml_only() -> None:
         ("rlhf_runtime.controller.job_run", ("torch", "transformers", "vllm")),
         ("rlhf_runtime.workers.data_host", ("torch", "ray", "transformers", "vllm")),
         ("rlhf_runtime.workers.reward_host", ("torch", "transformers", "vllm")),
+        (
+            "rlhf_runtime.environments.episode_server",
+            ("torch", "ray", "transformers", "vllm", "numpy", "pydantic", "yaml"),
+        ),
+        ("rlhf_runtime.environments.episodes", ("torch", "ray", "transformers", "vllm")),
         ("rlhf_runtime.roles.role_classes", ("megatron",)),
         ("rlhf_runtime.rewards.scorer", ("torch", "ray", "transformers", "vllm")),
         ("rlhf_runtime.telemetry.run_recorder", ("torch", "ray", "transformers", "vllm")),

@@ -342,7 +342,7 @@ CREATED: dict[str, Case] = {
     ),
     "a reward from nowhere": Case(
         ("spec.rewards=[{name: a}]",),
-        *("spec.rewards[0]", "exactly one of function, http, judge, model is needed: got none"),
+        *("spec.rewards[0]", "exactly one of function, http, judge, model, environment is needed"),
     ),
     "a reward model from nowhere": Case(
         ("spec.rewards=[{model: {}}]",),
@@ -372,6 +372,18 @@ CREATED: dict[str, Case] = {
     "a GPU of CPUs": Case(
         ("spec.resources.nodePools[0].device=CPU", "spec.resources.nodePools[0].gpu=H100"),
         *("spec.resources.nodePools[0].gpu", "got H100; remove it, or write device: GPU"),
+    ),
+    "two times to live": Case(
+        ("spec.clusterTTLSeconds=60", "spec.ttlSecondsAfterFinished=30"),
+        *("spec.ttlSecondsAfterFinished", "two times for which the cluster is kept"),
+    ),
+    "the resource of GPUs in a pool of CPUs": Case(
+        (
+            "spec.resources.nodePools[0].device=CPU",
+            "spec.resources.nodePools[0].deviceResource=amd.com/gpu",
+        ),
+        "spec.resources.nodePools[0].deviceResource",
+        "got amd.com/gpu; remove it, or write device: GPU",
     ),
     "a device faster in float32": Case(
         ("spec.resources.nodePools[0].hardware={bfloat16Teraflops: 50, float32Teraflops: 100}",),
@@ -642,6 +654,14 @@ CREATED: dict[str, Case] = {
         ("spec.rollout.expectedResponseTokens=1025",),
         *("spec.rollout.expectedResponseTokens", "at most maxResponseTokens"),
     ),
+    "more tokens of responses that are cut off than of all": Case(
+        ("spec.rollout={expectedTruncated: 0.25, expectedResponseTokens: 256}",),
+        *("spec.rollout.expectedTruncated", "less than the mean length / "),
+    ),
+    "half of the responses cut off at twice the mean": Case(
+        ("spec.rollout.expectedTruncated=0.5",),
+        *("spec.rollout.expectedTruncated", "less than the mean length / "),
+    ),
     "deadlines in the wrong order": Case(
         ("spec.startDeadlineSeconds=61", "spec.activeDeadlineSeconds=60"),
         *("spec.startDeadlineSeconds", "at most activeDeadlineSeconds"),
@@ -816,6 +836,63 @@ CREATED: dict[str, Case] = {
         ("spec.rollout.onStop={EndToken: Mask, TokenLimit: LeaveOut}",),
         *("spec.rollout.onStop.EndToken", "got Mask, allowed Train for one reason at least"),
     ),
+    "a fewest number of samples where none is left out": Case(
+        ("spec.rollout={samplesPerPrompt: 4, minValidSamples: 2}",),
+        *("spec.rollout.minValidSamples", "allowed minValidSamples with LeaveOut in onStop"),
+    ),
+    "a fewest number above the number of samples": Case(
+        ("spec.rollout={samplesPerPrompt: 2, minValidSamples: 4, onStop: {TokenLimit: LeaveOut}}",),
+        *("spec.rollout.minValidSamples", "allowed at most samplesPerPrompt"),
+    ),
+    "an environment without tools": Case(
+        ("spec.rollout.environment={parameters: {digits: 2}}",),
+        *("spec.rollout.environment", "allowed entrypoint, classes or tools; name a class in"),
+    ),
+    "one class for all rows, and classes by name": Case(
+        ("spec.rollout.environment={entrypoint: 'a:B', classes: {c: 'a:C'}}",),
+        *("spec.rollout.environment.classes", "allowed entrypoint or classes; remove one of them"),
+    ),
+    "a treatment of conversations without an environment": Case(
+        ("spec.rollout.onStop.TurnLimit=Mask",),
+        *("spec.rollout.onStop", "remove it, or write environment"),
+    ),
+    "rewards of turns that pairs do not use": Case(
+        (
+            "spec.algorithm.type=OnlineDPO",
+            "spec.rollout={samplesPerPrompt: 2, environment: {tools: ['a:b'], turnCredit: {}}}",
+        ),
+        *("spec.rollout.environment.turnCredit", "got OnlineDPO, allowed an algorithm of the pro"),
+    ),
+    "stage fusion of conversations": Case(
+        ("spec.rollout={stageFusion: Always, environment: {tools: ['a:b']}}",),
+        *("spec.rollout.stageFusion", "got Always, allowed Auto or Never with environment"),
+    ),
+    "stage fusion of prompts whose samples are counted": Case(
+        (
+            "spec.rollout={samplesPerPrompt: 2, minValidSamples: 2, stageFusion: Always, "
+            "onStop: {TokenLimit: LeaveOut}}",
+        ),
+        *("spec.rollout.stageFusion", "got Always, allowed Auto or Never with environment or min"),
+    ),
+    "an environment where SFT generates nothing": Case(
+        (
+            *("spec.algorithm.type=SFT", "spec.data.train={path: /d, answerField: answer}"),
+            "spec.rollout.environment={tools: ['a:b']}",
+        ),
+        *("spec.rollout.environment", "got SFT, allowed an algorithm that generates responses"),
+    ),
+    "a masked conversation of a pair": Case(
+        (
+            "spec.algorithm.type=OnlineDPO",
+            "spec.rollout={samplesPerPrompt: 2, environment: {tools: ['a:b']}, "
+            "onStop: {TurnLimit: Mask}}",
+        ),
+        *("spec.rollout.onStop", "allowed Train, LeaveOut; write LeaveOut"),
+    ),
+    "a reward of no environment": Case(
+        ("spec.rewards=[{environment: {}}]",),
+        *("spec.rewards", "allowed environment with rollout.environment; name the environment"),
+    ),
     "a threshold of a fusion that may not be there": Case(
         ("spec.rollout={stageFusion: Auto, stageFusionThreshold: 4}",),
         *("spec.rollout.stageFusionThreshold", "got Auto, allowed Always with"),
@@ -906,11 +983,21 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.data.train={builtin: SortDigits}",
     ),
     "a warm start without an aim": ("spec.schedule.warmStart={}",),
+    "a warm start on conversations": (
+        "spec.schedule.warmStart={}",
+        "spec.data.train={builtin: Calculations, answerField: conversation, trainOn: AllAnswers}",
+    ),
     "a best checkpoint by exact match": ("spec.checkpoint.keepBest=ExactMatch",),
     "no best checkpoint": ("spec.checkpoint.keepBest=None",),
     "all as long as they may be": (
         "spec.rollout={maxPromptTokens: 10, expectedPromptTokens: 10}",
         "spec.rollout.expectedResponseTokens=1024",
+    ),
+    "responses that are cut off": (
+        "spec.rollout={expectedTruncated: 0.2, expectedResponseTokens: 256}",
+    ),
+    "responses that are all cut off": (
+        "spec.rollout={expectedTruncated: 0.99, expectedResponseTokens: 1024}",
     ),
     "an early stop": (f"{EARLY_STOP}}}", HELD_OUT),
     "headers": (
@@ -1015,6 +1102,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "spec.resources={}",
         f"{GROUPS}[{{roles: [actor], pool: a}}, {{roles: [critic], pool: b}}]}}",
     ),
+    "a time to live and its older name": (
+        "spec.clusterTTLSeconds=60",
+        "spec.ttlSecondsAfterFinished=60",
+    ),
+    "pods of any content that the models have": (
+        "spec.resources.pod={volumes: [{name: data, persistentVolumeClaim: {claimName: d}}]}",
+        "spec.resources.headPod={volumeMounts: [{name: data, mountPath: /data}]}",
+        "spec.resources.nodePools[0].pod={resources: {limits: {rdma/hca: 1}}}",
+    ),
     "a chart's node pools": ("spec.resources={}", "spec.placement.maxDevices=1000"),
     "a model cut evenly": (
         f"spec.models.actor.shape={SHAPE % 3}",
@@ -1091,7 +1187,8 @@ UPDATED: dict[str, Update] = {
     "nothing": Update(()),
     "suspend": Update((SUSPENDED,)),
     "resume": Update((), before=(SUSPENDED,)),
-    "the time to live": Update(("spec.ttlSecondsAfterFinished=60",)),
+    "the time to live": Update(("spec.clusterTTLSeconds=60",)),
+    "the time to live by its older name": Update(("spec.ttlSecondsAfterFinished=60",)),
     "a deadline that was not there": Update(("spec.activeDeadlineSeconds=60",)),
     "a deadline that goes": Update((), before=("spec.activeDeadlineSeconds=60",)),
     "the failure policy": Update(("spec.failurePolicy={maxRestarts: 1}",)),
@@ -1133,6 +1230,23 @@ UPDATED: dict[str, Update] = {
     "an image of a suspended job": Update(("spec.image.runtime=a:b",), before=(SUSPENDED,)),
     "node pools": Update(
         ("spec.resources.nodePools[0].nodes=4",), "spec.resources can change only while"
+    ),
+    "a field of all pods": Update(
+        ("spec.resources.pod={labels: {a: c}}",),
+        "spec.resources can change only while",
+        ("spec.resources.pod={labels: {a: b}}",),
+    ),
+    "a field of a pool's pods": Update(
+        ("spec.resources.nodePools[0].pod={affinity: {podAffinity: {}}}",),
+        "spec.resources can change only while",
+    ),
+    "a field of the head pod that stays": Update(
+        ("spec.resources.headPod={tolerations: [{operator: Exists}]}", "spec.suspend=true"),
+        before=("spec.resources.headPod={tolerations: [{operator: Exists}]}",),
+    ),
+    "a field of the pods of a suspended job": Update(
+        ("spec.resources.pod={labels: {a: c}}",),
+        before=("spec.resources.pod={labels: {a: b}}", SUSPENDED),
     ),
     "the priority": Update(("spec.priorityClassName=a",), "spec.priorityClassName can change only"),
     "trackers": Update(("spec.telemetry.tensorboard=false",), "spec.telemetry can change only"),
@@ -1225,6 +1339,10 @@ UPDATED: dict[str, Update] = {
     "lengths of responses": Update(
         ("spec.rollout.expectedResponseTokens=5",),
         "spec.rollout.expectedResponseTokens can change only while the job is suspended",
+    ),
+    "responses that are cut off": Update(
+        ("spec.rollout.expectedTruncated=0.1",),
+        "spec.rollout.expectedTruncated can change only while the job is suspended",
     ),
     "lengths of a suspended job": Update(
         ("spec.rollout={expectedPromptTokens: 5, expectedResponseTokens: 5}",), before=(SUSPENDED,)

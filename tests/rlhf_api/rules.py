@@ -93,6 +93,8 @@ def typed(schema: Schema, value: Any) -> Any:
             return _mapped(
                 {escaped(name): typed(schema["properties"][name], fields[name]) for name in fields}
             )
+        case "object" if "additionalProperties" not in schema:
+            return celpy.json_to_cel(value)  # of any content
         case "object":
             held = schema["additionalProperties"]
             return _mapped({name: typed(held, each) for name, each in value.items()})

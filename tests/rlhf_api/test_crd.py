@@ -13,7 +13,7 @@ from rlhf_api.crd.definition import COLUMNS, crd, crd_yaml
 
 from .admission import root_schema
 
-ORDER = ["Phase", "Step", "Steps", "Reward", "GPUs", "Restarts", "Age"]
+ORDER = ["Phase", "Step", "Steps", "Reward", "GPUs", "Busy", "Restarts", "Age"]
 FILE = Path(__file__).parents[2] / "crds" / "rlhf-operator.dev_rlhfjobs.yaml"
 
 
@@ -46,7 +46,7 @@ def test_a_job_that_nobody_looked_at_says_so() -> None:
 def test_the_file_is_the_object_and_small_enough_for_an_annotation() -> None:
     assert yaml.safe_load(FILE.read_text("utf-8")) == crd()
     # `kubectl apply` keeps a copy in an annotation, all of which may have 256 KiB together.
-    assert len(json.dumps(crd(), separators=(",", ":")).encode()) < 240 * 1024
+    assert len(json.dumps(crd(), separators=(",", ":")).encode()) < 250 * 1024
 
 
 def test_a_description_is_complete_where_it_comes_first() -> None:

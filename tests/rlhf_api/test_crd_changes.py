@@ -71,7 +71,10 @@ def changed(spec: dict[str, Any], path: Path, suspend: bool) -> dict[str, Any]:
 
 def optional(schema: dict[str, Any], value: Any, path: Path = ()) -> Iterator[Path]:
     """Fields of a document that may be missing, and entries of its maps."""
-    if isinstance(value, dict):
+    is_open = schema.get("x-kubernetes-preserve-unknown-fields") and "type" in schema
+    if isinstance(value, dict) and is_open:
+        yield from ((*path, name) for name in value)
+    elif isinstance(value, dict):
         for name, each in value.items():
             field = schema.get("properties", {}).get(name) or schema["additionalProperties"]
             if name not in schema.get("required", []) and "default" not in field:

@@ -9,6 +9,7 @@ import pytest
 
 from rlhf_api.reading.manifest import load_file, load_jobs
 from rlhf_api.reading.validation import validate_document
+from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.status import RLHFJobStatus
 
 from .admission import admit, drop_unknown, fill_in, root_schema, wrong_types
@@ -40,9 +41,18 @@ def test_a_stored_manifest_has_the_models_values(file: Path) -> None:
     given = job.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     stored = admit(written | {"spec": given})
     assert not stored.is_refused and not stored.dropped
-    assert stored.document["spec"] == job.spec.model_dump(
-        mode="json", by_alias=True, exclude_none=True
-    )
+    whole = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert stored.document["spec"] == with_pods_as_written(whole, given)
+    assert RLHFJobSpec.model_validate(stored.document["spec"]) == job.spec
+
+
+def with_pods_as_written(whole: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
+    """A spec as it is stored: pods are of any content there, and so without defaults."""
+    resources, own = whole["resources"], written.get("resources", {})
+    pools = zip(resources["nodePools"], own.get("nodePools", ()), strict=True)
+    stored = [{**pool, "pod": mine.get("pod", {})} for pool, mine in pools]
+    pods = {name: own.get(name, {}) for name in ("pod", "headPod")}
+    return {**whole, "resources": {**resources, "nodePools": stored, **pods}}
 
 
 def test_null_is_dropped_and_what_is_off_stays_off() -> None:
@@ -61,6 +71,7 @@ def test_null_is_dropped_and_what_is_off_stays_off() -> None:
 def test_a_job_without_status_has_the_models_one() -> None:
     status: dict[str, Any] = {"status": {}}
     fill_in(root_schema(), status)
-    del status["status"]["artifacts"]  # shown as {}
+    for name in ("artifacts", "phaseSeconds"):
+        assert status["status"].pop(name) == {}
     model = RLHFJobStatus().model_dump(mode="json", by_alias=True, exclude_none=True)
     assert status["status"] == {name: value for name, value in model.items() if value != {}}

@@ -16,7 +16,9 @@ def test_every_field_can_be_explained_by_its_path(path: str) -> None:
     text = explain(path)
     assert text.startswith("KIND:     RLHFJob\nVERSION:  rlhf-operator.dev/v1alpha1\n")
     assert find_field(path).path == path
-    assert max(map(len, text.splitlines())) <= 140
+    # A path in Kubernetes' own names may be longer than a line.
+    lines = [line for line in text.splitlines() if not line.startswith("FIELD: ")]
+    assert max(map(len, lines)) <= 140
 
 
 @pytest.mark.parametrize(

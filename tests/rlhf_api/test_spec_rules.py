@@ -24,8 +24,8 @@ def problems(*overrides: str) -> list[tuple[str, str]]:
 
 def test_a_stop_reason_without_a_treatment_is_no_field() -> None:
     # Not among the rules: an API server drops unknown fields, or refuses them in its own words.
-    ((path, message),) = problems("spec.rollout.onStop.TurnLimit=Mask")
-    assert path == "spec.rollout.onStop.TurnLimit" and "TokenLimit" in message
+    ((path, message),) = problems("spec.rollout.onStop.Length=Mask")
+    assert path == "spec.rollout.onStop.Length" and "TokenLimit" in message
 
 
 def test_a_good_spec_has_no_problem() -> None:

@@ -320,6 +320,27 @@ MISTAKES = {
         "InvalidAlgorithm: no such module for the algorithm: got their:Mine",
         {"algorithm": {"type": "Custom", "custom": {"entrypoint": "their:Mine"}}},
     ),
+    "a tool without type hints": Mistake(
+        r"job\.yaml:\d+:\d+: InvalidEnvironment: .*a of the method Untyped\.add has no type hint",
+        {"rollout": {"environment": {"entrypoint": "adders:Untyped"}}},
+    ),
+    "a reward that the environment does not give": Mistake(
+        r"InvalidEnvironment: .* gives no reward: got no method reward in adders:Adder",
+        {
+            "rollout": {"environment": {"entrypoint": "adders:Adder"}},
+            "rewards": [{"environment": {}}],
+        },
+    ),
+    "calls without a chat template": Mistake(
+        "ChatTemplateUnusable: calls of tools in the format Hermes need a chat template",
+        {"rollout": {"environment": {"entrypoint": "adders:Adder", "toolFormat": "Hermes"}}},
+    ),
+    "rows that choose no environment": Mistake(
+        "InvalidRow: .*environment is .*allowed the name of an environment: one, two",
+        {
+            "rollout": {"environment": {"classes": {"one": "adders:Adder", "two": "adders:Adder"}}},
+        },
+    ),
     "an address of checkpoints that depends on the folder": Mistake(
         r"StorageUnusable: .*got file://kept \(.*write file:///\.\.\.\)",
         {"checkpoint": {"storage": {"uri": "file://kept"}}},

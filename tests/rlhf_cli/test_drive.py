@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from rlhf_api.exits import ExitCode
-from rlhf_api.on_cluster import FINAL_REPORT
+from rlhf_api.on_cluster import FINAL_REPORT, LOG_FIELDS_VARIABLE
 from rlhf_api.report import StatusReport
 from rlhf_api.spec.checkpoint import StartMode
 from rlhf_cli import driver
@@ -94,6 +95,17 @@ def test_a_job_that_a_cluster_cannot_run_is_refused(
     assert (report.exit_code, report.reason) == (ExitCode.MANIFEST, reason)
     assert (report.job, report.submission_id, report.phase) == ("test", "test-1-0", "Failed")
     assert f"{reason}: " in before and not (tmp_path / "run").exists()
+
+
+def test_log_lines_are_json_objects_where_the_operator_says_so_and_the_report_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOG_FIELDS_VARIABLE, json.dumps({"job": "team/test", "attempt": 1}))
+    report, before = run(words(manifest(tmp_path, resources={}), tmp_path))
+    assert report.reason == "PlanUnknown"
+    lines = [json.loads(line) for line in before.splitlines()]
+    assert any("PlanUnknown: " in line["message"] for line in lines)
+    assert {(line["job"], line["attempt"], line["step"]) for line in lines} == {("team/test", 1, 0)}
 
 
 def test_missing_data_is_the_users_to_mend(tmp_path: Path) -> None:

@@ -423,7 +423,9 @@ spec:
   data: {train: {builtin: SortDigits}}
   rewards: [{function: {entrypoint: "verifiers:exact"}}]
   schedule: {steps: 3, promptsPerStep: 64}
-  rollout: {maxPromptTokens: 512, maxResponseTokens: 8192, expectedResponseTokens: 1000}
+  rollout:
+    {maxPromptTokens: 512, maxResponseTokens: 8192, expectedResponseTokens: 1000,
+     expectedTruncated: 0}
   resources: {nodePools: [{name: a, device: GPU, gpu: H100, devicesPerNode: 8}]}
 """
 

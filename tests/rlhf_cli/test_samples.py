@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from rlhf_api.spec.rollout import StopReason
 from rlhf_cli.app import app
 from rlhf_cli.run_samples import SampleQuery, find_samples
+from rlhf_runtime.telemetry.conversations import ConversationTurn, ConversationView, ToolUse
 from rlhf_runtime.telemetry.errors import NoSamples
 from rlhf_runtime.telemetry.records import EvaluationRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -106,6 +108,31 @@ def test_a_block_has_prompt_response_scores_and_end(run_folder: RunFolder) -> No
         "prompt\n  question 0\n"
         "response\n  answer 1 of step 10\n  its second line\n\n"
     )
+
+
+def test_a_conversation_is_shown_turn_by_turn(run_folder: RunFolder) -> None:
+    (sample,) = written(SampleKind.STEP, 40, [1.0])
+    calls = (ToolUse("add(a=1)", "2\x1b[2J"), ToolUse("add(", "no end", is_error=True))
+    turns = (
+        ConversationTurn(0, "add(1)\nadd(", calls, 0.5),
+        ConversationTurn(7, "3", (ToolUse("add()", None),)),
+    )
+    view = ConversationView(turns, {"right": 1.0}, "ToolDeadline: slow", 8)
+    run_folder.write_samples([replace(sample, conversation=view)])
+    result = rlhf_samples(run_folder, "--step", "40")
+    _, _, rest = result.stdout.partition("prompt\n  question 0\n")
+    assert rest == (
+        "turn 1  reward=0.5\n  add(1)\n  add(\n"
+        "call add(a=1)\n  2\\x1b[2J\n"
+        "call add(\n  no end\n"
+        "6 turns are left out\n"
+        "turn 8\n  3\n"
+        "call add()\n  (not made)\n"
+        "reward of the environment: right=1\n"
+        "failed\n  ToolDeadline: slow\n\n"
+    )
+    (shown_as_json,) = json.loads(rlhf_samples(run_folder, "--step", "40", "--json").stdout)
+    assert shown_as_json["conversation"]["turns"][0]["calls"][1]["is_error"] is True
 
 
 def test_a_response_cannot_control_the_terminal(run_folder: RunFolder) -> None:

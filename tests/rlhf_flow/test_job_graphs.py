@@ -115,6 +115,29 @@ def test_conversations_are_trained_on_and_not_answered(job: MakeJob) -> None:
         trace_job(supervised(job, without["train"]))
 
 
+@pytest.mark.parametrize("algorithm", [{"type": "GRPO"}, custom("Rloo")])
+def test_a_warm_start_trains_on_conversations_and_the_step_generates_its_own(
+    job: MakeJob, algorithm: dict[str, Any]
+) -> None:
+    schedule = {"steps": 10, "promptsPerStep": 16, "warmStart": {}}
+    environment = {"entrypoint": "mine:Calculator"}
+    for rollout in ({}, {"environment": environment}):
+        graphs = trace_job(
+            job(
+                algorithm=algorithm,
+                data={"train": CONVERSATIONS},
+                schedule=schedule,
+                rollout={"samplesPerPrompt": 4, **rollout},
+            )
+        )
+        start = graphs[GraphName.WARM_START]
+        assert start.inputs.prompts == ("prompt_tokens", "response_mask", "response_tokens")
+        step = graphs[GraphName.STEP]
+        assert "response_mask" not in step.inputs.prompts, "responses have a mask of their own"
+        # Without an environment all their tokens are sampled.
+        assert ("response_mask" in step.call("actor.train").reads) == bool(rollout)
+
+
 def test_a_role_without_a_model_is_refused_with_the_nearest_name(job: MakeJob) -> None:
     models = {"reward_modell": {"source": {"builtin": "TinyLlama"}}}
     message = (

@@ -29,6 +29,8 @@ from rlhf_flow.step.losses import Loss
 from rlhf_flow.step.operations import (
     AboveBaseline,
     AdaptiveKlCoefficient,
+    AddTurnAdvantages,
+    AddTurnRewards,
     BestAgainstWorst,
     BothValid,
     Custom,
@@ -55,6 +57,8 @@ SCORES = ("reward_scores", "reward_valid")
 MASK = Custom(f"{__name__}:own", ["response_tokens"], ["response_mask"], scope=Scope.ROW)
 TOKEN_OPERATIONS: tuple[Operation, ...] = (
     TokenRewards("reward_scores"),
+    AddTurnRewards(turn_rewards="returns"),
+    AddTurnAdvantages("reward_valid", turn_rewards="returns"),
     Gae(1.0, 1.0, values="critic_values"),
     Whiten("reward_valid"),
     GroupAdvantages(*SCORES),

@@ -45,6 +45,12 @@ def _check_times(before: RLHFJobStatus, after: RLHFJobStatus) -> None:
             same = each.status is last.status
             assert not same or each.last_transition_time == last.last_transition_time, each
     assert after.gpu_seconds >= before.gpu_seconds
+    assert before.idle_gpu_seconds <= after.idle_gpu_seconds <= after.gpu_seconds
+    assert after.busy_gpus in (0, after.gpus)
+    for phase, seconds in before.phase_seconds.items():
+        assert after.phase_seconds[phase] >= seconds
+    if before.phase_time is not None and after.phase_time != before.phase_time:
+        assert after.phase != before.phase
     assert after.attempts >= before.attempts
     if before.phase in FINAL_PHASES:
         assert after.phase is before.phase
@@ -57,6 +63,7 @@ def _check_times(before: RLHFJobStatus, after: RLHFJobStatus) -> None:
 
 def _check_restarts(observed: Observed, status: RLHFJobStatus, now: datetime) -> None:
     before, after = observed.job.status.restarts, status.restarts
+    assert sum(after.by_reason.values()) == after.total, after
     assert after.total == after.incarnations + after.drivers + after.clusters
     assert after.since_checkpoint <= after.in_a_row <= after.total, after
     if _started_again(before, after) and observed.job.job is not None:

@@ -186,7 +186,8 @@ def _digest(status: Any) -> str:
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, Mapping):
-        said = {name: each for name, each in value.items() if name != "gpuSeconds"}
+        seconds = ("gpuSeconds", "idleGpuSeconds", "phaseSeconds")
+        said = {name: each for name, each in value.items() if name not in seconds}
         return {name: _timeless(each) for name, each in said.items() if not name.endswith("Time")}
     return [_timeless(each) for each in value] if isinstance(value, list) else value
 

@@ -261,7 +261,7 @@ def test_a_pool_says_where_its_pods_go() -> None:
         {"key": "slow", "operator": "Equal", "value": "yes", "tolerationSeconds": 0},
     ]
     assert worker["metadata"]["annotations"] == {"topology": "rack", **KUBERAY_ANNOTATIONS}
-    assert spare["spec"]["nodeSelector"] == {} and "nodeSelector" not in head["spec"]
+    assert not {"nodeSelector", "tolerations"} & {*spare["spec"], *head["spec"]}
     assert all(pod["spec"]["priorityClassName"] == "batch" for pod in (head, worker, spare))
 
 

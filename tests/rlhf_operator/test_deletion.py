@@ -14,8 +14,8 @@ import pytest
 from rlhf_api.exits import ExitCode
 from rlhf_api.status import ConditionType, JobPhase
 from rlhf_kube.kinds import Kind
+from rlhf_operator.process.job_metrics import SHOWN_SECONDS
 from rlhf_operator.process.metric_names import JOB_PHASE, JOB_STEP
-from rlhf_operator.process.metrics import SHOWN_SECONDS
 
 from .troubled_world import FOREGROUND, KEY, TroubledWorld
 from .world import NAMESPACE, World, manifest
@@ -248,6 +248,6 @@ def test_the_end_of_the_deleted_job_does_not_end_the_series_of_the_next(world: W
     world.watches_are_late = False
     world.tell()
     world.wait(SHOWN_SECONDS + 60)
-    world.metrics.forget_ended(world.now())
+    world.metrics.jobs.forget_ended()
     labels = {"namespace": NAMESPACE, "job": "sort", "phase": "Suspended"}
     assert world.metrics.registry.get_sample_value(JOB_PHASE.name, labels) == 1

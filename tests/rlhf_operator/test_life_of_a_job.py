@@ -98,13 +98,29 @@ def test_the_final_report_is_acknowledged_after_it_was_stored(world: World) -> N
     assert driver.acknowledged == sequence
 
 
-def test_the_cluster_is_kept_for_its_time(world: World) -> None:
-    world.run_to_training(manifest(ttlSecondsAfterFinished=100))
+@pytest.mark.parametrize("field", ["clusterTTLSeconds", "ttlSecondsAfterFinished"])
+def test_the_cluster_is_kept_for_its_time(world: World, field: str) -> None:
+    seconds: dict[str, Any] = {field: 100}
+    world.run_to_training(manifest(**seconds))
     world.head().finish()
     world.wait(50)
     assert world.phase()[0] is JobPhase.SUCCEEDED and world.clusters() == ["sort-1"]
     world.wait(60)
     assert world.clusters() == []
+
+
+def test_a_deprecated_field_is_named_and_what_to_write_instead(world: World) -> None:
+    world.run_to_training(manifest(ttlSecondsAfterFinished=100))
+    (accepted,) = (each for each in world.status().conditions if each.type == "Accepted")
+    assert accepted.status == "True" and accepted.reason == "Accepted"
+    assert "spec.ttlSecondsAfterFinished is deprecated: write spec.clusterTTLSeconds" in (
+        accepted.message
+    )
+    world.edit_job(ttlSecondsAfterFinished=0, clusterTTLSeconds=100)
+    world.settle()
+    (accepted,) = (each for each in world.status().conditions if each.type == "Accepted")
+    assert accepted.message == "the manifest can run"
+    assert world.status().restarts.total == 0 and world.clusters() == ["sort-1"]
 
 
 @pytest.mark.parametrize("code", [ExitCode.DONE, ExitCode.USER])

@@ -26,8 +26,8 @@ def test_a_job_trains_and_succeeds(team: Team) -> None:
     wait_until(lambda: team.status().progress is not None, SECONDS, "progress")
     words = ("get", "rlhf", "sort", f"--namespace={team.namespace}")
     header, line = (row.split() for row in team.kubectl(*words).splitlines())
-    assert header == ["NAME", "PHASE", "STEP", "STEPS", "REWARD", "GPUS", "RESTARTS", "AGE"]
-    assert line[:7] == ["sort", "Running", "3", "10", "0.25", "8", "0"]
+    assert header == ["NAME", "PHASE", "STEP", "STEPS", "REWARD", "GPUS", "BUSY", "RESTARTS", "AGE"]
+    assert line[:8] == ["sort", "Running", "3", "10", "0.25", "8", "8", "0"]
     head.finish()
     team.wait_for("Succeeded")
     team.wait_for_rest("sort")

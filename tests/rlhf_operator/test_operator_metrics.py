@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -17,24 +17,48 @@ from rlhf_api.status import (
     ConditionStatus,
     ConditionType,
     JobPhase,
+    PlanStatus,
     ProgressStatus,
     RestartStatus,
     RLHFJobStatus,
 )
 from rlhf_operator.process.health import MAX_ANSWER_AGE_SECONDS, Health, serve
-from rlhf_operator.process.metrics import SHOWN_SECONDS, Metrics
+from rlhf_operator.process.job_metrics import SHOWN_SECONDS
+from rlhf_operator.process.metric_names import METRICS
+from rlhf_operator.process.metrics import Metrics
 
 from ..free_port import free_port
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = ("team", "sort")
 SORT = {"namespace": "team", "job": "sort"}
 
 
-def status(phase: JobPhase, step: int = 3, reward: str | None = "0.5") -> RLHFJobStatus:
+@dataclass
+class Clock:
+    """A clock that a test moves."""
+
+    seconds: float = 0.0
+    """Since TIME."""
+
+    def __call__(self) -> datetime:
+        return TIME + timedelta(seconds=self.seconds)
+
+    def wait(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def status(phase: JobPhase, metrics: Mapping[str, str] | None = None) -> RLHFJobStatus:
     progress = ProgressStatus(
-        phase="Train", step=step, total_steps=10, percent=30, reward=reward, last_report_time=TIME
+        phase="Train",
+        step=3,
+        total_steps=10,
+        percent=30,
+        reward="0.5",
+        metrics=dict(metrics or {}),
+        last_report_time=TIME,
     )
-    restarts = RestartStatus(drivers=1, clusters=1, total=2)
+    restarts = RestartStatus(drivers=1, clusters=1, total=2, by_reason={"NodeLost": 2})
     return RLHFJobStatus(phase=phase, gpus=8, progress=progress, restarts=restarts)
 
 
@@ -49,17 +73,98 @@ def series(metrics: Metrics) -> set[str]:
 
 
 def test_a_job_is_shown_by_its_status() -> None:
-    metrics = Metrics()
-    metrics.set_job("team", "sort", status(JobPhase.RUNNING), TIME)
+    metrics = Metrics(lambda: TIME)
+    metrics.jobs.set_job(KEY, status(JobPhase.RUNNING), 5)
     value = metrics.registry.get_sample_value
     assert value("rlhf_job_step", SORT) == 3
     assert value("rlhf_job_reward", SORT) == 0.5
-    assert value("rlhf_job_gpus", SORT) == 8
+    assert value("rlhf_job_gpus", SORT) == 8 and value("rlhf_job_busy_gpus", SORT) == 0
     assert value("rlhf_job_restarts", SORT) == 2
+    assert value("rlhf_job_restarts_by_reason_total", {**SORT, "reason": "NodeLost"}) == 2
     assert value("rlhf_job_last_report_timestamp_seconds", SORT) == TIME.timestamp()
     assert value("rlhf_job_tokens_per_second", SORT) is None
+    assert value("rlhf_job_checkpoint_interval_steps", SORT) == 5
     assert value("rlhf_job_phase", {**SORT, "phase": "Running"}) == 1
     assert value("rlhf_operator_jobs", {"phase": "Running"}) == 1
+    assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 0
+
+
+def test_planned_and_measured_seconds_of_a_step_stand_beside_each_other() -> None:
+    metrics = Metrics(lambda: TIME)
+    plan = PlanStatus(placement="Colocated", step_seconds="12.5", peak_memory_bytes=1, summary="")
+    known = status(JobPhase.RUNNING, metrics={"time/step": "40.2"})
+    metrics.jobs.set_job(KEY, known.model_copy(update={"plan": plan}), 0)
+    value = metrics.registry.get_sample_value
+    assert value("rlhf_job_step_seconds", SORT) == 40.2
+    assert value("rlhf_job_planned_step_seconds", SORT) == 12.5
+    assert value("rlhf_job_checkpoint_interval_steps", SORT) is None
+    metrics.jobs.set_job(KEY, status(JobPhase.RUNNING), 0)  # on devices of unknown speed
+    assert value("rlhf_job_planned_step_seconds", SORT) is None
+
+
+def test_seconds_grow_between_two_reconciles() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    loading = status(JobPhase.RUNNING).model_copy(
+        update={
+            "gpu_seconds": 100,
+            "idle_gpu_seconds": 40,
+            "gpus_accounted_time": TIME - timedelta(seconds=10),
+            "phase_time": TIME - timedelta(seconds=30),
+            "phase_seconds": {"Provisioning": 60, "Running": 5},
+        }
+    )
+    metrics.jobs.set_job(KEY, loading, 0)
+    value = metrics.registry.get_sample_value
+    assert value("rlhf_job_gpu_seconds_total", SORT) == 180
+    assert value("rlhf_job_idle_gpu_seconds_total", SORT) == 120
+    clock.wait(2)
+    assert value("rlhf_job_gpu_seconds_total", SORT) == 196
+    assert value("rlhf_job_idle_gpu_seconds_total", SORT) == 136
+    assert value("rlhf_job_phase_seconds_total", {**SORT, "phase": "Running"}) == 37
+    assert value("rlhf_job_phase_seconds_total", {**SORT, "phase": "Provisioning"}) == 60
+    metrics.jobs.set_job(KEY, loading.model_copy(update={"busy_gpus": 8}), 0)
+    clock.wait(100)
+    assert value("rlhf_job_idle_gpu_seconds_total", SORT) == 136
+
+
+def test_a_counter_does_not_fall_when_a_status_comes_late() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    value = metrics.registry.get_sample_value
+    running = status(JobPhase.RUNNING).model_copy(update={"phase_time": TIME})
+    metrics.jobs.set_job(KEY, running, 0)
+    clock.wait(10.7)
+    labels = {**SORT, "phase": "Running"}
+    assert value("rlhf_job_phase_seconds_total", labels) == 10, "whole seconds, as in the status"
+    # It was decided two seconds before it was written.
+    late = {"phase_time": TIME + timedelta(seconds=8), "phase_seconds": {"Running": 8}}
+    metrics.jobs.set_job(KEY, status(JobPhase.RESTARTING).model_copy(update=late), 0)
+    assert value("rlhf_job_phase_seconds_total", labels) == 10
+    metrics.jobs.forget_job(KEY)
+    metrics.jobs.set_job(KEY, running, 0)  # another job of this name
+    assert value("rlhf_job_phase_seconds_total", labels) == 10
+    clock.seconds = 3
+    metrics.jobs.forget_job(KEY)
+    metrics.jobs.set_job(KEY, running, 0)
+    assert value("rlhf_job_phase_seconds_total", labels) == 3
+
+
+def test_what_a_failure_would_lose_counts_from_the_last_checkpoint_or_start() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    running = status(JobPhase.RUNNING).model_copy(update={"phase_time": TIME})
+    saved = CheckpointStatus(step=5, path="/p", time=TIME - timedelta(days=2))
+    newer = CheckpointStatus(step=9, path="/p", time=TIME + timedelta(seconds=60))
+    value = metrics.registry.get_sample_value
+    clock.wait(100)
+    for checkpoint, seconds in ((None, 100), (saved, 100), (newer, 40)):
+        metrics.jobs.set_job(KEY, running.model_copy(update={"checkpoint": checkpoint}), 0)
+        assert value("rlhf_job_unsaved_seconds", SORT) == seconds
+    clock.wait(5)
+    assert value("rlhf_job_unsaved_seconds", SORT) == 45
+    metrics.jobs.set_job(KEY, status(JobPhase.SUSPENDED), 0)
+    assert value("rlhf_job_unsaved_seconds", SORT) is None
 
 
 def test_checkpoints_are_shown_by_the_status_and_failures_count_on_in_another_operator() -> None:
@@ -75,28 +180,28 @@ def test_checkpoints_are_shown_by_the_status_and_failures_count_on_in_another_op
         update={"checkpoint": saved, "checkpoint_failures": 3, "conditions": (full,)}
     )
     fine = failing.model_copy(update={"conditions": (), "checkpoint_failures": 4})
-    for metrics in (Metrics(), Metrics()):
+    for metrics in (Metrics(lambda: TIME), Metrics(lambda: TIME)):
         value = metrics.registry.get_sample_value
-        metrics.set_job("team", "sort", status(JobPhase.RUNNING), TIME)
+        metrics.jobs.set_job(KEY, status(JobPhase.RUNNING), 0)
         assert value("rlhf_job_checkpoint_step", SORT) is None
         for now, is_failing, total in ((failing, 1, 3), (failing, 1, 3), (fine, 0, 4)):
-            metrics.set_job("team", "sort", now, TIME)
+            metrics.jobs.set_job(KEY, now, 0)
             assert value("rlhf_job_checkpoint_step", SORT) == 5
             assert value("rlhf_job_checkpoint_timestamp_seconds", SORT) == TIME.timestamp()
             assert value("rlhf_job_checkpoints_failing", SORT) == is_failing
             assert value("rlhf_job_checkpoint_failures_total", SORT) == total
-        metrics.forget_job("team", "sort")
-        metrics.set_job("team", "sort", failing, TIME)
+        metrics.jobs.forget_job(KEY)
+        metrics.jobs.set_job(KEY, failing, 0)
         assert value("rlhf_job_checkpoint_failures_total", SORT) == 3, "a new job of this name"
-        metrics.forget_job("team", "sort")
+        metrics.jobs.forget_job(KEY)
         assert series(metrics) == set()
 
 
 def test_a_job_is_in_one_phase() -> None:
-    metrics = Metrics()
+    metrics = Metrics(lambda: TIME)
     for phase in (JobPhase.PENDING, JobPhase.RUNNING, JobPhase.RUNNING, JobPhase.FAILED):
-        metrics.set_job("team", "sort", status(phase), TIME)
-    metrics.set_job("team", "other", status(JobPhase.FAILED), TIME)
+        metrics.jobs.set_job(KEY, status(phase), 0)
+    metrics.jobs.set_job(("team", "other"), status(JobPhase.FAILED), 0)
     value = metrics.registry.get_sample_value
     assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 2
     assert value("rlhf_operator_jobs", {"phase": "Running"}) == 0
@@ -105,34 +210,46 @@ def test_a_job_is_in_one_phase() -> None:
 
 
 def test_a_job_that_ended_long_ago_is_only_counted() -> None:
-    metrics = Metrics()
+    clock = Clock()
+    metrics = Metrics(clock)
     ended = status(JobPhase.FAILED).model_copy(update={"completion_time": TIME})
-    soon, late = (TIME + timedelta(seconds=SHOWN_SECONDS + each) for each in (-1, 1))
-    metrics.set_job("team", "sort", ended, TIME)
-    metrics.set_job("team", "other", status(JobPhase.RUNNING), TIME)
-    metrics.forget_ended(soon)
+    metrics.jobs.set_job(KEY, ended, 0)
+    metrics.jobs.set_job(("team", "other"), status(JobPhase.RUNNING), 0)
+    clock.wait(SHOWN_SECONDS - 1)
+    metrics.jobs.forget_ended()
     value = metrics.registry.get_sample_value
     assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) == 1
-    metrics.forget_ended(late)
-    metrics.set_job("team", "sort", ended, late)  # another reconcile, for whatever reason
+    clock.wait(2)
+    assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) is None
+    metrics.jobs.forget_ended()
+    metrics.jobs.set_job(KEY, ended, 0)  # another reconcile, for whatever reason
     assert value("rlhf_job_phase", {**SORT, "phase": "Failed"}) is None
     assert value("rlhf_job_restarts", SORT) is None
     assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 1
-    metrics.set_job("team", "old", ended, late)  # an operator that was started just now
+    metrics.jobs.set_job(("team", "old"), ended, 0)  # an operator that was started just now
     assert value("rlhf_operator_jobs", {"phase": "Failed"}) == 2
     for name in ("sort", "other", "old"):
-        metrics.forget_job("team", name)
+        metrics.jobs.forget_job(("team", name))
     assert series(metrics) == set() and value("rlhf_operator_jobs", {"phase": "Failed"}) == 0
 
 
 def test_a_job_that_is_gone_leaves_no_series() -> None:
-    metrics = Metrics()
-    metrics.set_job("team", "sort", status(JobPhase.RUNNING), TIME)
-    metrics.set_job("team", "bare", RLHFJobStatus(), TIME)
+    metrics = Metrics(lambda: TIME)
+    metrics.jobs.set_job(KEY, status(JobPhase.RUNNING), 0)
+    metrics.jobs.set_job(("team", "bare"), RLHFJobStatus(), 0)
     for name in ("sort", "bare", "sort", "unheard-of"):
-        metrics.forget_job("team", name)
+        metrics.jobs.forget_job(("team", name))
     assert series(metrics) == set()
     assert metrics.registry.get_sample_value("rlhf_operator_jobs", {"phase": "Running"}) == 0
+
+
+def test_every_metric_of_the_list_is_served() -> None:
+    metrics = Metrics(lambda: TIME)
+    served = {
+        (family.name + "_total" * (family.type == "counter"), family.type)
+        for family in metrics.registry.collect()
+    }
+    assert served == {(metric.name, metric.kind) for metric in METRICS}
 
 
 @dataclass
@@ -157,7 +274,7 @@ class Served:
 def served() -> Iterator[Served]:
     served = Served(free_port())
     metrics = Metrics()
-    metrics.set_job("team", "sort", status(JobPhase.RUNNING), TIME)
+    metrics.jobs.set_job(KEY, status(JobPhase.RUNNING), 0)
     health = Health(
         lambda: served.age, lambda: served.is_started, lambda: served.definition_problem
     )

@@ -202,6 +202,7 @@ def test_what_the_key_of_a_plan_leaves_out_changes_no_plan() -> None:
     [
         {"rollout": {"samplesPerPrompt": 4, "expectedPromptTokens": 4}},
         {"rollout": {"samplesPerPrompt": 4, "expectedResponseTokens": 4}},
+        {"rollout": {"samplesPerPrompt": 4, "expectedTruncated": 0.25}},
         {"checkpoint": {"everySteps": 7}},
         {"failurePolicy": {"standby": True}},
         {"placement": {"objective": {"type": "DeviceTime"}}},

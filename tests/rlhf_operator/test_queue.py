@@ -6,7 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from rlhf_operator.clients.cached_kube import Key
-from rlhf_operator.process.queue import JobQueue
+from rlhf_operator.process.queue import (
+    MAX_PROMPT_JOBS,
+    MAX_STRETCHED_SECONDS,
+    JobQueue,
+    stretched_seconds,
+)
 
 A: Key = ("team", "a")
 B: Key = ("team", "b")
@@ -88,5 +93,29 @@ def test_a_worker_that_ends_gives_its_job_back() -> None:
         queue.add(A)
         await jobs.aclose()  # type: ignore[attr-defined]
         assert await anext(queue.take()) == A
+
+    play(scene)
+
+
+def test_waits_of_many_jobs_are_longer_and_bounded() -> None:
+    assert stretched_seconds(5.0, 1) == stretched_seconds(5.0, MAX_PROMPT_JOBS) == 5.0
+    assert stretched_seconds(5.0, 4 * MAX_PROMPT_JOBS) == 20.0
+    assert stretched_seconds(1.0, 4 * MAX_PROMPT_JOBS) == 4.0, "what is more urgent stays so"
+    assert stretched_seconds(30.0, 4 * MAX_PROMPT_JOBS) == MAX_STRETCHED_SECONDS
+    assert stretched_seconds(600.0, 4 * MAX_PROMPT_JOBS) == 600.0
+    # All polls together stay below a rate.
+    rates = {jobs / stretched_seconds(5.0, jobs) for jobs in range(MAX_PROMPT_JOBS, 3000, 50)}
+    assert max(rates) == MAX_PROMPT_JOBS / 5.0
+
+
+def test_a_crowded_queue_lets_a_job_wait_for_longer() -> None:
+    async def scene(queue: JobQueue) -> None:
+        for number in range(2 * MAX_PROMPT_JOBS):
+            queue.add_after(("team", f"job-{number}"), 3600.0)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        queue.add_after(A, 0.05)
+        assert await anext(queue.take()) == A
+        assert loop.time() - begin >= 0.1
 
     play(scene)

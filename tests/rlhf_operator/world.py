@@ -118,7 +118,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.planner = NoPlanner()
-        self.metrics = Metrics()
+        self.metrics = Metrics(self.now)
         self.kube.now = self.now
         self.start_operator()
         self.kube.changed = self._on_change

@@ -10,6 +10,7 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, OffloadDepth, Plan
 from rlhf_planner.cost.analytic_layers import analytic_layers
+from rlhf_planner.cost.batches import response_lengths_of
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.generation import generate_seconds
 from rlhf_planner.cost.hardware import HARDWARE, RATES
@@ -25,7 +26,7 @@ from rlhf_planner.simulation.step_tasks import simulate_step, step_tasks
 from .planned_jobs import PPO, QWEN, Planned, cpus, gpus, large, planned
 
 H100 = HARDWARE["H100"]
-LENGTHS = Lengths(512, 1024)
+PROMPTS, RESPONSES = Lengths(512, 1024), response_lengths_of(512, 1024, None)
 
 
 def seconds(found: Planned) -> dict[str, float]:
@@ -45,7 +46,7 @@ def test_calls_take_what_the_time_model_says_of_their_rows(job: Any) -> None:
     problem, plan = found
     estimate = evaluate(problem, plan, {"a": H100})
     models, links = models_of_plan(problem, plan), Links(H100, 8)
-    batch = Batch(128 * 8, LENGTHS, LENGTHS, rows_per_prompt=8)
+    batch = Batch(128 * 8, PROMPTS, RESPONSES, rows_per_prompt=8)
     layers = {
         role: analytic_layers(H100, model.shape, model.precision) for role, model in models.items()
     }
@@ -66,8 +67,8 @@ def test_calls_take_what_the_time_model_says_of_their_rows(job: Any) -> None:
         GenerationCall(128, 8),
         engines.mesh,
         engines.kv_cache_bytes,
-        LENGTHS,
-        LENGTHS,
+        PROMPTS,
+        RESPONSES,
         layers["actor"],
         links,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.calls import IDLE
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import Plan
 from rlhf_api.spec.models import BuiltinModel, TrainingEngineType
@@ -164,28 +165,29 @@ def test_calls_with_meshes_cuts_and_engines_of_their_own(
     scratch: Path, colocated: Finished
 ) -> None:
     # Megatron trains the policy with two tensor ranks. FSDP computes critic and reference on one
-    # rank each; there the policy generates, with two tensor ranks.
+    # rank each; there the policy generates, with two tensor ranks. A rank between them has no role.
     groups = [
         {"roles": ["actor"], "devices": 2, "tensor": 2},
-        GENERATION | {"firstDevice": 2, "tensor": 2},
-        CRITIC | {"firstDevice": 2, "devices": 1},
-        {"roles": ["reference"], "firstDevice": 3},
+        GENERATION | {"firstDevice": 3, "devices": 2, "tensor": 2},
+        CRITIC | {"firstDevice": 3, "devices": 1},
+        {"roles": ["reference"], "firstDevice": 4, "devices": 1},
     ]
     reference = {"source": {"sameAs": "actor"}, "training": {"engine": "FSDP"}}
     models = {"actor": {"training": {"engine": "Megatron"}}, "reference": reference}
     placement = {"type": "Manual", "groups": groups}
-    words = ("--devices", 4, "--steps", 2)
+    words = ("--devices", 5, "--steps", 2)
     finished = placed_by(scratch, "mixed", placement, *words, models=models)
     assert_same(finished, colocated, num_steps=2)
     plan = Plan.model_validate_json((finished.folder / "plan.json").read_text())
+    assert plan.num_devices == 5 and plan.device_memory("local", 2).phases == (IDLE,)
     meshes = {role: mesh_of(plan, role) for role in ("actor", "critic", "reference")}
     (generation,) = plan.generations
     assert {role: (tuple(mesh.ranks), mesh.tensor) for role, mesh in meshes.items()} == {
         "actor": ((0, 1), 2),
-        "critic": ((2,), 1),
-        "reference": ((3,), 1),
+        "critic": ((3,), 1),
+        "reference": ((4,), 1),
     }
-    assert generation.mesh.tensor_groups == ((2, 3),)
+    assert generation.mesh.tensor_groups == ((3, 4),)
     engines = {planned.role: planned.engine for planned in plan.roles if planned.engine}
     assert engines == {
         "actor": TrainingEngineType.MEGATRON,

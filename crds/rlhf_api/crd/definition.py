@@ -12,9 +12,16 @@ from rlhf_api.cel_literals import text
 from rlhf_api.crd.change_rules import change_rules
 from rlhf_api.crd.structural import structural_schema
 from rlhf_api.limits import Schema, describe_allowed
+from rlhf_api.on_cluster import OWNER_LABEL, QUEUE_LABEL
 from rlhf_api.rules import Rule
 from rlhf_api.spec.job import Metadata, RLHFJob, RLHFJobSpec
 from rlhf_api.status import RLHFJobStatus
+
+
+def _label_path(label: str) -> str:
+    # A dot in a name must not end it.
+    return ".metadata.labels." + label.replace(".", "\\.")
+
 
 # Columns of `kubectl get rlhfjobs`: title, type, path.
 COLUMNS = (
@@ -23,6 +30,7 @@ COLUMNS = (
     ("Steps", "integer", ".status.progress.totalSteps"),
     ("Reward", "string", ".status.progress.reward"),
     ("GPUs", "integer", ".status.gpus"),
+    ("Busy", "integer", ".status.busyGpus"),
     ("Restarts", "integer", ".status.restarts.total"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
@@ -30,6 +38,8 @@ COLUMNS = (
 WIDE_COLUMNS = (
     ("Checkpoint", "integer", ".status.checkpoint.step"),
     ("Reason", "string", ".status.reason"),
+    ("Queue", "string", _label_path(QUEUE_LABEL)),
+    ("Owner", "string", _label_path(OWNER_LABEL)),
 )
 
 # Schema of metadata.

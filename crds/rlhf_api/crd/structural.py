@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlhf_api.base import Contract
+from rlhf_api.base import Contract, models_by_name
 from rlhf_api.cel_literals import text
 from rlhf_api.enum_members import enum_members, find_enumeration
 from rlhf_api.limits import Schema, describe_keys, without_null
 from rlhf_api.quantity import INT_OR_STRING
 from rlhf_api.rules import Rule
+from rlhf_api.spec.pod.open_schema import ANY_CONTENT
 from rlhf_api.spec.resources import NodePool
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.status import Condition
@@ -25,7 +26,7 @@ LIST_KEYS: dict[type[Contract], str] = {NodePool: "name", RewardSpec: "name", Co
 # A structural schema cannot list several types. This one excludes objects and lists: they would
 # need at least one entry and at most none.
 _PLAIN_VALUE: Schema = {
-    "x-kubernetes-preserve-unknown-fields": True,
+    ANY_CONTENT: True,
     "minProperties": 1,
     "maxProperties": 0,
     "minItems": 1,
@@ -54,7 +55,7 @@ class _Writer:
     def __init__(self, definitions: dict[str, Schema], open_values: bool) -> None:
         self._definitions = definitions
         self._open_values = open_values
-        self._models = _models_below(Contract)
+        self._models = models_by_name()
 
     def write(self, schema: Schema) -> Schema:
         """Translate one field, with its description and default."""
@@ -94,6 +95,8 @@ class _Writer:
 
     def _object(self, schema: Schema) -> Schema:
         written: Schema = {"type": "object"}
+        if ANY_CONTENT in schema:
+            return written | {ANY_CONTENT: True}
         if "required" in schema:
             written["required"] = list(schema["required"])
         written["properties"] = {
@@ -122,14 +125,6 @@ class _Writer:
 def _open_enumeration(schema: Schema) -> str | None:
     references = [option["$ref"] for option in schema.get("anyOf", []) if "$ref" in option]
     return references[0] if references else None
-
-
-# All subclasses of a model, by class name.
-def _models_below(base: type[Contract]) -> dict[str, type[Contract]]:
-    models: dict[str, type[Contract]] = {}
-    for model in base.__subclasses__():
-        models |= {model.__name__: model, **_models_below(model)}
-    return models
 
 
 def _description(field: Schema, target: Schema) -> str:

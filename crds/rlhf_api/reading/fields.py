@@ -6,11 +6,12 @@ field has one description, one default and one statement of its allowed values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from rlhf_api.base import Contract
+from rlhf_api.base import Contract, models_by_name
 from rlhf_api.enum_members import Member, enum_members, find_enumeration
 from rlhf_api.limits import Schema, describe_allowed, describe_keys, without_null
 from rlhf_api.problems import FieldPath
@@ -61,6 +62,8 @@ class FieldDoc:
     """The fields of an object."""
     element: FieldDoc | None = None
     """The entries of a list or map."""
+    reserved: Mapping[str, str] = field(default_factory=dict)
+    """Reasons why further fields of an object, which Kubernetes has, cannot be set."""
 
     @property
     def summary(self) -> str:
@@ -75,7 +78,7 @@ class FieldDoc:
 
     def field(self, name: str) -> FieldDoc | None:
         """The field with this wire name, or None."""
-        return next((field for field in self.fields if field.name == name), None)
+        return next((child for child in self.fields if child.name == name), None)
 
 
 @cache
@@ -117,6 +120,7 @@ class _Reader:
 
     def __init__(self, definitions: dict[str, Schema]) -> None:
         self._definitions = definitions
+        self._models = models_by_name()
 
     def read(self, name: str, path: str, schema: Schema, *, required: bool) -> FieldDoc:
         """Read one field and everything below it."""
@@ -124,6 +128,7 @@ class _Reader:
         kind = _kind(target)
         element = self._element(path, target)
         enumeration = find_enumeration(str(target.get("title"))) if "enum" in target else None
+        model = self._models.get(str(target.get("title"))) if kind == "object" else None
         return FieldDoc(
             name=name,
             path=path,
@@ -138,6 +143,7 @@ class _Reader:
             members=enum_members(enumeration) if enumeration else (),
             fields=self._fields(path, target),
             element=element,
+            reserved=model.reserved if model is not None else {},
         )
 
     def _resolve(self, schema: Schema) -> Schema:

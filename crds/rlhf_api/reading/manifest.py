@@ -252,7 +252,7 @@ def _locate(
     if is_new:
         options = " ".join(f"--set {override}" for override in overrides)
         problem = replace(problem, what=f"{problem.what} (with {options})")
-    about_key = problem.what.startswith(("unknown field", "a key"))
+    about_key = problem.what.startswith(("unknown field", "a field that a job", "a key"))
     position = (document.key_position if about_key else document.value_position)(problem.location)
     return replace(problem, file=file, line=position.line, column=position.column)
 

@@ -128,6 +128,14 @@ def _uncapitalized(sentence: str) -> str:
 
 def _unknown(location: FieldPath) -> Problem:
     parent = field_at(location[:-1]) or contract()
+    reason = parent.reserved.get(str(location[-1]))
+    if reason is not None:
+        return Problem(
+            location,
+            "a field that a job cannot set",
+            got=format_value(location[-1]),
+            do=f"remove it: {reason}",
+        )
     command = f"rlhf explain {parent.path}".rstrip()
     return Problem(
         location,

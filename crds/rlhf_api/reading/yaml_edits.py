@@ -59,6 +59,32 @@ def set_field(text: str, number: int, path: FieldPath, value: Any) -> str:
     return edited
 
 
+def rename_field(text: str, number: int, path: FieldPath, name: str) -> str:
+    """Rename a field in a text, as `set_field`.
+
+    Args:
+        path: of the field, which exists.
+        name: a plain word.
+
+    Raises:
+        CannotEdit: the field is within an alias, or the new name exists.
+    """
+    before = json.loads(json.dumps([document.value for document in read_documents(text)[0]]))
+    roots = [root for root in yaml.compose_all(text, Loader=yaml.SafeLoader) if _has_value(root)]
+    holder, parent = before[number], roots[number]
+    for segment in path[:-1]:
+        holder, parent = holder[segment], _child(parent, segment, path)
+    if name in holder:
+        raise CannotEdit(f"{path_text(path)} stands beside {name}: remove one of them")
+    holder[name] = holder.pop(path[-1])
+    key = next(entry[0] for entry in parent.value if entry[0].value == path[-1])
+    word = f"{key.style}{name}{key.style}" if key.style else name
+    edited = text[: key.start_mark.index] + word + text[key.end_mark.index :]
+    if [document.value for document in read_documents(edited)[0]] != before:
+        raise CannotEdit(f"{path_text(path)} cannot be renamed without changing more of the text")
+    return edited
+
+
 def _has_value(root: Node | None) -> bool:
     return root is not None and not (
         isinstance(root, ScalarNode) and plain_scalar(root.value) is None

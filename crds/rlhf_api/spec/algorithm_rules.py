@@ -12,7 +12,7 @@ from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import AlgorithmSettings
 from rlhf_api.spec.presets import PpoSettings
-from rlhf_api.spec.rollout import StopAction
+from rlhf_api.spec.rollout import CONVERSATION_REASONS, StopAction, StopReason
 from rlhf_api.spec.row_sources import TrainOn
 from rlhf_api.spec.truncation import is_truncated
 
@@ -30,6 +30,7 @@ _ON_PAIRS = _kinds(lambda settings: settings.takes_pairs)
 _ON_PROMPTS = _kinds(lambda settings: not settings.takes_pairs)
 _ON_ANSWERS = _kinds(lambda settings: settings.takes_answers)
 _ON_DATA = _kinds(lambda settings: settings.takes_pairs or settings.takes_answers)
+_WITHOUT_TURN_CREDIT = (AlgorithmType.ONLINE_DPO, AlgorithmType.CUSTOM)
 _GENERATING = tuple(kind for kind in SETTINGS if kind not in _ON_DATA)
 _COMPARING = _kinds(lambda settings: settings.compares_samples)
 _WITH_CRITIC = _kinds(lambda settings: issubclass(settings, PpoSettings))
@@ -106,7 +107,7 @@ def _has_pairs(spec: RLHFJobSpec) -> list[Violation]:
 
 
 def _trains_no_conversations(spec: RLHFJobSpec) -> Iterator[Violation]:
-    if spec.algorithm.type not in _GENERATING:
+    if spec.algorithm.type not in _GENERATING or spec.schedule.warm_start is not None:
         return
     where: FieldPath = ("data", "train")
     train, got = spec.data.train, f"{TrainOn.ALL_ANSWERS.value} with {spec.algorithm.type.value}"
@@ -149,6 +150,17 @@ def _responses_are_generated(spec: RLHFJobSpec) -> list[Violation]:
     on_stop, kind = spec.rollout.on_stop, spec.algorithm.type
     is_used = on_stop.context_limit is not None or on_stop.has_other_than(StopAction.TRAIN)
     return violation_if(is_used and kind in _ON_DATA, kind.value)
+
+
+def _conversations_are_generated(spec: RLHFJobSpec) -> list[Violation]:
+    kind = spec.algorithm.type
+    return violation_if(spec.rollout.environment is not None and kind in _ON_DATA, kind.value)
+
+
+def _rewards_of_turns_are_used(spec: RLHFJobSpec) -> list[Violation]:
+    environment, kind = spec.rollout.environment, spec.algorithm.type
+    is_set = environment is not None and environment.turn_credit is not None
+    return violation_if(is_set and kind in _WITHOUT_TURN_CREDIT, kind.value)
 
 
 def _pairs_are_not_masked(spec: RLHFJobSpec) -> list[Violation]:
@@ -231,10 +243,11 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         check=_has_answers,
     ),
     Rule(
-        holds=f"!({_is_one_of(_GENERATING)}) || !{_TRAINS_ALL_ANSWERS}",
+        holds=f"!({_is_one_of(_GENERATING)}) || has(self.schedule.warmStart) || "
+        f"!{_TRAINS_ALL_ANSWERS}",
         what="the algorithm trains on responses that it generates, not on the data's conversations",
-        allowed="LastAnswer, or SFT, DPO, RewardModel and Custom",
-        do="remove trainOn, or change the algorithm",
+        allowed="LastAnswer, or a warm start on them, or SFT, DPO, RewardModel and Custom",
+        do="remove trainOn, add schedule.warmStart, or change the algorithm",
         field=".data.train.trainOn",
         check=_trains_no_conversations,
     ),
@@ -293,9 +306,33 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
         check=_responses_are_generated,
     ),
     Rule(
+        holds=f"!has(self.rollout.environment) || !({_is_one_of(_ON_DATA)})",
+        what="an environment of conversations, and the algorithm generates none",
+        got="self.algorithm.type",
+        allowed="an algorithm that generates responses",
+        do="remove environment",
+        field=".rollout.environment",
+        check=_conversations_are_generated,
+    ),
+    Rule(
+        holds="!has(self.rollout.environment) || !has(self.rollout.environment.turnCredit) || "
+        f"!({_is_one_of(_WITHOUT_TURN_CREDIT)})",
+        what="a use of the rewards of turns, and the algorithm does not use them",
+        got="self.algorithm.type",
+        allowed="an algorithm of the product with advantages",
+        do="remove turnCredit; a custom algorithm adds turn_rewards by AddTurnRewards or "
+        "AddTurnAdvantages",
+        field=".rollout.environment.turnCredit",
+        check=_rewards_of_turns_are_used,
+    ),
+    Rule(
         holds=f"self.algorithm.type != {text(AlgorithmType.ONLINE_DPO)} || "
-        f"!({text(StopAction.MASK)} in [{_ACTIONS}]) && (!has({_ON_STOP}.ContextLimit) || "
-        f"{_ON_STOP}.ContextLimit != {text(StopAction.MASK)})",
+        f"!({text(StopAction.MASK)} in [{_ACTIONS}])"
+        + "".join(
+            f" && (!has({_ON_STOP}.{reason.value}) || "
+            f"{_ON_STOP}.{reason.value} != {text(StopAction.MASK)})"
+            for reason in (StopReason.CONTEXT_LIMIT, *CONVERSATION_REASONS)
+        ),
         what="OnlineDPO compares two complete responses, so it cannot mask one of them",
         allowed="Train, LeaveOut",
         do="write LeaveOut, then no pair has such a response",

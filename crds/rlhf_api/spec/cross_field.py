@@ -74,6 +74,13 @@ def _sources_exist(spec: RLHFJobSpec) -> Iterator[Violation]:
                 yield Violation(name, ("rewards", index, "sources", number), allowed)
 
 
+def _environments_exist(spec: RLHFJobSpec) -> Iterator[Violation]:
+    if spec.rollout.environment is None:
+        for index, reward in enumerate(spec.rewards):
+            if reward.environment is not None:
+                yield Violation(reward.name, ("rewards", index, "environment"))
+
+
 def _rewards_have_weight(spec: RLHFJobSpec) -> list[Violation]:
     all_zero = bool(spec.rewards) and all(reward.weight == 0 for reward in spec.rewards)
     return violation_if(all_zero, "weight 0 for all")
@@ -105,6 +112,12 @@ def _deadlines_are_ordered(spec: RLHFJobSpec) -> list[Violation]:
     start, active = spec.start_deadline_seconds, spec.active_deadline_seconds
     is_late = start is not None and active is not None and start > active
     return violation_if(is_late, start, f"at most activeDeadlineSeconds, {active}")
+
+
+def _one_time_to_live(spec: RLHFJobSpec) -> list[Violation]:
+    own, deprecated = spec.cluster_ttl_seconds, spec.ttl_seconds_after_finished
+    differs = own is not None and deprecated not in (0, own)
+    return violation_if(differs, deprecated, f"clusterTTLSeconds, {own}")
 
 
 def _mean_within_limit(kind: str) -> Callable[[RLHFJobSpec], list[Violation]]:
@@ -180,6 +193,14 @@ SPEC_RULES: tuple[Rule, ...] = (
         check=_sources_exist,
     ),
     Rule(
+        holds="has(self.rollout.environment) || self.rewards.all(reward, !has(reward.environment))",
+        what="a reward of an environment, and there is none",
+        allowed="environment with rollout.environment",
+        do="name the environment in rollout.environment, or remove the reward",
+        field=".rewards",
+        check=_environments_exist,
+    ),
+    Rule(
         holds="self.rewards.size() == 0 || self.rewards.exists(reward, reward.weight != 0.0)",
         what="no reward counts, all have weight 0",
         do="give one a weight other than 0",
@@ -223,6 +244,15 @@ SPEC_RULES: tuple[Rule, ...] = (
         do="lower it or raise activeDeadlineSeconds",
         field=".startDeadlineSeconds",
         check=_deadlines_are_ordered,
+    ),
+    # A deprecated field may stay as long as it says the same.
+    Rule(
+        holds="!has(self.clusterTTLSeconds) || self.ttlSecondsAfterFinished == 0 || "
+        "self.clusterTTLSeconds == self.ttlSecondsAfterFinished",
+        what="two times for which the cluster is kept",
+        do="remove ttlSecondsAfterFinished, which is deprecated",
+        field=".ttlSecondsAfterFinished",
+        check=_one_time_to_live,
     ),
     *(
         Rule(

@@ -75,12 +75,11 @@ class TrainingData(MixedData):
     epochs of its own."""
     preferences: PreferenceFields | None = None
     """Columns of preference pairs: every row is a prompt with a chosen and a rejected response.
-    `{}` uses the default column names, which builtin data also have. Default: rows are not
-    pairs."""
+    `{}` uses the default column names, which SortDigits also has. Default: rows are not pairs."""
     train_on: TrainOn = TrainOn.LAST_ANSWER
-    """Answers of a conversation to train on, for algorithms that train on the answers or pairs of
-    the data. The prompt ends before the first of them; rollout.maxResponseTokens bounds all tokens
-    from there to the end of the last one."""
+    """Answers of a conversation to train on, for a warm start, and for algorithms that train on the
+    answers or pairs of the data. The prompt ends before the first of them;
+    rollout.maxResponseTokens bounds all tokens from there to the end of the last one."""
 
     validations: ClassVar = (
         *MixedData.validations,

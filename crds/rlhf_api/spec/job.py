@@ -101,9 +101,13 @@ class RLHFJobSpec(Contract):
     eviction."""
     start_deadline_seconds: Count | None = None
     """Longest wait for the cluster's pods."""
-    ttl_seconds_after_finished: NonNegativeCount = 0
+    cluster_ttl_seconds: Annotated[NonNegativeCount | None, Field(alias="clusterTTLSeconds")] = None
     """Time for which the head pod is kept after the job's end, with its logs and dashboard. The
-    workers are released at once, except in a queue. The RLHFJob itself is never deleted."""
+    workers are released at once, except in a queue. The RLHFJob itself is never deleted. Default:
+    ttlSecondsAfterFinished."""
+    ttl_seconds_after_finished: NonNegativeCount = 0
+    """Deprecated: write clusterTTLSeconds, which means the same. Later API versions delete the job
+    itself after this time."""
     suspend: bool = False
     """If true, the job releases its cluster and waits."""
     managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = None
@@ -112,6 +116,13 @@ class RLHFJobSpec(Contract):
     """Priority class of all pods."""
 
     validations: ClassVar = SPEC_RULES
+
+    @property
+    def seconds_cluster_is_kept(self) -> int:
+        """Time for which the head pod is kept after the job's end."""
+        if self.cluster_ttl_seconds is None:
+            return self.ttl_seconds_after_finished
+        return self.cluster_ttl_seconds
 
     @property
     def reward_models(self) -> dict[str, ModelReward]:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from rlhf_api.base import (
     Contract,
+    LabelKey,
     LabelMap,
     Name,
-    NonNegativeCount,
     Text,
 )
 from rlhf_api.quantity import Quantity, quantity_amount
-from rlhf_api.rules import Rule, Violation, violation_if
+from rlhf_api.rules import Rule, Violation, violation_if, violation_of
 from rlhf_api.spec.environment import Environment
 from rlhf_api.spec.hardware import HardwareSpec
+from rlhf_api.spec.pod.merge import merge_pods
+from rlhf_api.spec.pod.pool_rules import GPU_RESOURCE, PodLayers, pod_problems
+from rlhf_api.spec.pod.scheduling import Tolerations
+from rlhf_api.spec.pod.template import PodTemplate
 
 
 class Device(StrEnum):
@@ -27,21 +32,6 @@ class Device(StrEnum):
     """A CUDA device."""
     CPU = "CPU"
     """A process on the host's cores."""
-
-
-class Toleration(Contract):
-    """A Kubernetes toleration."""
-
-    key: Text | None = None
-    """The taint's key. Default: every key, with operator Exists."""
-    operator: Literal["Exists", "Equal"] = "Equal"
-    """Condition on the taint: it has this value (Equal), or it exists (Exists)."""
-    value: Annotated[str, Field(max_length=63)] | None = None
-    """The taint's value, for operator Equal. Default: the empty one."""
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """The taint's effect. Default: every effect."""
-    toleration_seconds: NonNegativeCount | None = None
-    """Time for which a NoExecute taint is tolerated. Default: for ever."""
 
 
 def _limit_covers_request(resources: PodResources) -> list[Violation]:
@@ -110,7 +100,7 @@ class NodePool(Contract):
     the GPU's model."""
     node_selector: LabelMap = {}
     """Labels that a node must have."""
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
+    tolerations: Tolerations = ()
     """Taints that its pods tolerate."""
     resources: PodResources = PodResources()
     """CPU and memory requests of one pod."""
@@ -119,6 +109,11 @@ class NodePool(Contract):
     count."""
     annotations: LabelMap = {}
     """Annotations of its pods."""
+    device_resource: LabelKey | None = None
+    """Kubernetes' name of its GPUs, such as nvidia.com/mig-3g.40gb or amd.com/gpu. Default:
+    nvidia.com/gpu."""
+    pod: PodTemplate = PodTemplate()
+    """Further fields of its pods, under Kubernetes' names. They win over resources.pod."""
 
     validations: ClassVar = (
         # KubeRay names the head's group so; node pools become worker groups beside it.
@@ -150,6 +145,17 @@ class NodePool(Contract):
             field=".hardware.memoryGigabytesPerSecond",
             check=_gpu_memory_is_plausible,
         ),
+        Rule(
+            holds="self.device == 'GPU' || !has(self.deviceResource)",
+            what="the name of GPUs in a pool of device CPU",
+            got="self.deviceResource",
+            do="remove it, or write device: GPU",
+            field=".deviceResource",
+            check=lambda self: violation_if(
+                self.device is Device.CPU and self.device_resource is not None,
+                self.device_resource,
+            ),
+        ),
     )
 
     @property
@@ -157,10 +163,21 @@ class NodePool(Contract):
         """Devices in the pool."""
         return self.nodes * self.devices_per_node
 
+    @property
+    def gpu_resource(self) -> str | None:
+        """Kubernetes' name of its GPUs; None for a pool of CPUs."""
+        return None if self.device is Device.CPU else self.device_resource or GPU_RESOURCE
+
 
 # One pool for all roles, or several. With several, the placement assigns roles to pools, or the
 # planner does if the GPUs of each pool are named.
 NodePools = Annotated[tuple[NodePool, ...], Field(max_length=16)]
+
+
+def _pods_fit_together(resources: ResourcesSpec) -> Iterator[Violation]:
+    for layers in resources.pod_layers():
+        for problem in pod_problems(layers):
+            yield violation_of(problem)
 
 
 class ResourcesSpec(Contract):
@@ -171,6 +188,46 @@ class ResourcesSpec(Contract):
     chart's jobDefaults; on one machine its devices."""
     head: PodResources = PodResources()
     """CPU, memory and local disk of the head pod, which has no device."""
+    pod: PodTemplate = PodTemplate()
+    """Fields of all pods, the head's and the workers', under Kubernetes' names."""
+    head_pod: PodTemplate = PodTemplate()
+    """Fields of the head pod. They win over pod."""
     evictable: bool = True
     """If false, drains and autoscalers leave the nodes of the job's pods alone as long as its
     cluster exists. A node that is lost, or a pod of higher priority, still ends them."""
+
+    validations: ClassVar = (
+        Rule(
+            holds="",  # the definition has pods as objects of any content
+            what="a field of a pod that does not fit the others",
+            do="change one of them",
+            check=_pods_fit_together,
+        ),
+    )
+
+    def pod_layers(self) -> Iterator[PodLayers]:
+        """Yield the templates of the head, and of the pods of each pool."""
+        shared = (self.pod, ("pod",))
+        yield PodLayers(*shared, self.head_pod, ("headPod",), _amounts(self.head))
+        for index, pool in enumerate(self.node_pools):
+            own = (pool.pod, ("nodePools", index, "pod"))
+            yield PodLayers(*shared, *own, _amounts(pool.resources), pool.gpu_resource)
+
+    @property
+    def merged_head_pod(self) -> PodTemplate:
+        """The template of the head pod."""
+        return merge_pods(self.pod, self.head_pod)
+
+    def merged_pod(self, pool: NodePool) -> PodTemplate:
+        """The template of a pool's pods."""
+        return merge_pods(self.pod, pool.pod)
+
+
+def _amounts(resources: PodResources) -> tuple[str, ...]:
+    """Names of the resources that a pod's own fields set."""
+    amounts = {
+        "cpu": resources.cpu or resources.cpu_limit,
+        "memory": resources.memory,
+        "ephemeral-storage": resources.ephemeral_storage,
+    }
+    return tuple(name for name, amount in amounts.items() if amount is not None)

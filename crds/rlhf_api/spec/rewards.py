@@ -107,6 +107,18 @@ class ModelReward(Alternatives):
         )
 
 
+class EnvironmentReward(Contract):
+    """The reward that rollout.environment returns for a conversation."""
+
+    parts: RewardParts = {}
+    """Weights of named parts: then its method reward returns a map of numbers, and the score is
+    their weighted sum. A part that is missing or None adds nothing. Each is a metric,
+    reward/<name>/<part>. Default: it returns a number."""
+    on_error: OnRewardError = OnRewardError.EXCLUDE
+    """Reaction to conversations without a reward: Exclude, Zero or Fail. Those that fail are left
+    out by rollout.onStop in any case."""
+
+
 class RowFilter(Contract):
     """Rows that have one of some values in a column."""
 
@@ -121,7 +133,7 @@ class RowFilter(Contract):
 class RewardSpec(Alternatives):
     """One term of the reward."""
 
-    alternatives: ClassVar = ("function", "http", "judge", "model")
+    alternatives: ClassVar = ("function", "http", "judge", "model", "environment")
 
     name: Identifier = "reward"
     """Its name in metrics; unique in the job."""
@@ -142,6 +154,8 @@ class RewardSpec(Alternatives):
     """A language model that grades the response."""
     model: ModelReward | None = None
     """A reward model that computes it."""
+    environment: EnvironmentReward | None = None
+    """The reward of rollout.environment."""
 
     validations: ClassVar = (
         Rule(
@@ -180,9 +194,9 @@ class RewardSpec(Alternatives):
         return self.http or self.judge
 
     @property
-    def scorer(self) -> FunctionReward | HTTPReward | JudgeReward | None:
-        """The function or the service that computes it; None for a reward model."""
-        return self.function or self.service
+    def scorer(self) -> FunctionReward | HTTPReward | JudgeReward | EnvironmentReward | None:
+        """The function, service or environment that computes it; None for a reward model."""
+        return self.function or self.service or self.environment
 
     @property
     def may_change(self) -> bool:

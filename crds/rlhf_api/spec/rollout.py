@@ -11,6 +11,7 @@ from rlhf_api.base import Contract, Count
 from rlhf_api.cel_literals import text
 from rlhf_api.quantity import Quantity
 from rlhf_api.rules import Rule, Violation, violation_if
+from rlhf_api.spec.conversation import EnvironmentSpec
 from rlhf_api.spec.truncation import MinP, TopK, TopP, Truncation
 
 MAX_STOP_TEXTS = 8
@@ -47,11 +48,33 @@ class StopReason(StrEnum):
     """maxResponseTokens."""
     CONTEXT_LIMIT = "ContextLimit"
     """The context of the model."""
+    TURN_LIMIT = "TurnLimit"
+    """environment.limits.turns: the model called tools in its last turn."""
+    TOOL_DEADLINE = "ToolDeadline"
+    """A call of a tool took too long."""
+    EPISODE_DEADLINE = "EpisodeDeadline"
+    """All calls of a conversation took too long."""
+    ENVIRONMENT_FAILED = "EnvironmentFailed"
+    """The environment raised an error outside of a tool, or its process ended."""
 
     @property
     def is_complete(self) -> bool:
         """True if the response ended by itself: no limit cut it off."""
         return self in (StopReason.END_TOKEN, StopReason.STOP_TEXT)
+
+    @property
+    def is_failure(self) -> bool:
+        """True if a conversation's environment could not go on."""
+        return self in FAILURES
+
+
+FAILURES = (
+    StopReason.TOOL_DEADLINE,
+    StopReason.EPISODE_DEADLINE,
+    StopReason.ENVIRONMENT_FAILED,
+)
+CONVERSATION_REASONS = (StopReason.TURN_LIMIT, *FAILURES)
+"""Reasons for the end of conversations alone."""
 
 
 class StopAction(StrEnum):
@@ -79,6 +102,28 @@ class OnStop(Contract):
     """Treatment of responses that are cut off where the model's context is full: Train, Mask or
     LeaveOut. Default: a job whose longest prompt and response exceed the context is refused."""
 
+    turn_limit: Annotated[StopAction | None, Field(alias="TurnLimit")] = None
+    """Treatment of conversations that call tools in their last turn: Train, Mask or LeaveOut.
+    Default: Train."""
+    tool_deadline: Annotated[StopAction | None, Field(alias="ToolDeadline")] = None
+    """Treatment of conversations whose tool took too long: Train, Mask or LeaveOut. Default:
+    LeaveOut."""
+    episode_deadline: Annotated[StopAction | None, Field(alias="EpisodeDeadline")] = None
+    """Treatment of conversations whose tools took too long together: Train, Mask or LeaveOut.
+    Default: LeaveOut."""
+    environment_failed: Annotated[StopAction | None, Field(alias="EnvironmentFailed")] = None
+    """Treatment of conversations whose environment failed: Train, Mask or LeaveOut. Default:
+    LeaveOut."""
+
+    def written_action(self, reason: StopReason) -> StopAction | None:
+        """Treatment of conversations that end for a reason of theirs; None: the default."""
+        return {
+            StopReason.TURN_LIMIT: self.turn_limit,
+            StopReason.TOOL_DEADLINE: self.tool_deadline,
+            StopReason.EPISODE_DEADLINE: self.episode_deadline,
+            StopReason.ENVIRONMENT_FAILED: self.environment_failed,
+        }[reason]
+
     def action(self, reason: StopReason) -> StopAction:
         """Treatment of responses with a stop reason."""
         return {
@@ -86,6 +131,7 @@ class OnStop(Contract):
             StopReason.STOP_TEXT: self.stop_text,
             StopReason.TOKEN_LIMIT: self.token_limit,
             StopReason.CONTEXT_LIMIT: self.context_limit or StopAction.TRAIN,
+            **{own: self.written_action(own) or StopAction.TRAIN for own in CONVERSATION_REASONS},
         }[reason]
 
     def has(self, action: StopAction) -> bool:
@@ -121,6 +167,23 @@ def _stop_text_can_end(spec: RolloutSpec) -> list[Violation]:
     return violation_if(action is not StopAction.TRAIN and not spec.stop, action.value)
 
 
+def _some_response_is_left_out(spec: RolloutSpec) -> list[Violation]:
+    is_set = spec.min_valid_samples is not None
+    return violation_if(is_set and not spec.stop_actions.has(StopAction.LEAVE_OUT))
+
+
+def _prompts_have_enough_samples(spec: RolloutSpec) -> list[Violation]:
+    fewest, samples = spec.min_valid_samples, spec.samples_per_prompt
+    is_more = fewest is not None and fewest > samples
+    return violation_if(is_more, fewest, f"at most samplesPerPrompt, {samples}")
+
+
+def _conversations_can_end(spec: RolloutSpec) -> list[Violation]:
+    actions = map(spec.on_stop.written_action, CONVERSATION_REASONS)
+    has_any = any(action is not None for action in actions)
+    return violation_if(spec.environment is None and has_any)
+
+
 def _some_response_is_trained_on(spec: RolloutSpec) -> list[Violation]:
     on_stop = spec.on_stop
     actions = [on_stop.end_token, on_stop.token_limit, on_stop.context_limit]
@@ -129,7 +192,16 @@ def _some_response_is_trained_on(spec: RolloutSpec) -> list[Violation]:
     return violation_if(StopAction.TRAIN not in actions, on_stop.end_token.value)
 
 
+def _truncated_share_fits_mean(spec: RolloutSpec) -> list[Violation]:
+    share, limit = spec.expected_truncated, spec.max_response_tokens
+    mean = spec.expected_response_tokens or limit / 2
+    is_more = share is not None and share * limit >= mean and mean < limit
+    return violation_if(is_more, share, f"less than the mean length / {limit}")
+
+
 _TRAIN = text(StopAction.TRAIN)
+_LEAVE_OUT = text(StopAction.LEAVE_OUT)
+_ALWAYS_TREATED = ("EndToken", "StopText", "TokenLimit")
 
 
 class RolloutSpec(Contract):
@@ -163,6 +235,59 @@ class RolloutSpec(Contract):
             check=_some_response_is_trained_on,
         ),
         Rule(
+            holds="!has(self.minValidSamples) || has(self.environment) || has(self.onStop) && ("
+            + " || ".join(f"self.onStop.{name} == {_LEAVE_OUT}" for name in _ALWAYS_TREATED)
+            + f" || has(self.onStop.ContextLimit) && self.onStop.ContextLimit == {_LEAVE_OUT})",
+            what="a fewest number of samples, and none is ever left out",
+            allowed="minValidSamples with LeaveOut in onStop",
+            do="remove it",
+            field=".minValidSamples",
+            check=_some_response_is_left_out,
+        ),
+        Rule(
+            holds="!has(self.minValidSamples) || self.minValidSamples <= self.samplesPerPrompt",
+            what="more samples than a prompt has",
+            allowed="at most samplesPerPrompt",
+            do="lower it",
+            field=".minValidSamples",
+            check=_prompts_have_enough_samples,
+        ),
+        Rule(
+            holds="has(self.environment) || !has(self.onStop) || !("
+            + " || ".join(f"has(self.onStop.{reason.value})" for reason in CONVERSATION_REASONS)
+            + ")",
+            what="a treatment of conversations, and there is no environment",
+            allowed="the treatment of other reasons",
+            do="remove it, or write environment",
+            field=".onStop",
+            check=_conversations_can_end,
+        ),
+        Rule(
+            holds="!has(self.environment) && !has(self.minValidSamples) || "
+            f"self.stageFusion != {text(StageFusionType.ALWAYS)}",
+            what="a forced stage fusion, and responses that must stay on their engine",
+            got="self.stageFusion",
+            allowed="Auto or Never with environment or minValidSamples",
+            do="write stageFusion: Never",
+            field=".stageFusion",
+            check=lambda spec: violation_if(
+                not spec.may_migrate_responses and spec.stage_fusion is StageFusionType.ALWAYS,
+                spec.stage_fusion.value,
+            ),
+        ),
+        Rule(
+            holds="!has(self.expectedTruncated) || "
+            "(has(self.expectedResponseTokens) ? "
+            "self.expectedResponseTokens == self.maxResponseTokens || "
+            "self.expectedTruncated * double(self.maxResponseTokens) < "
+            "double(self.expectedResponseTokens) : self.expectedTruncated < 0.5)",
+            what="the responses that are cut off alone exceed the mean length",
+            allowed="less than the mean length / maxResponseTokens",
+            do="lower it or raise expectedResponseTokens",
+            field=".expectedTruncated",
+            check=_truncated_share_fits_mean,
+        ),
+        Rule(
             holds="!has(self.stageFusionThreshold) || "
             f"self.stageFusion == {text(StageFusionType.ALWAYS)}",
             what="a threshold of a stage fusion that is not certain",
@@ -189,13 +314,23 @@ class RolloutSpec(Contract):
     """Texts of tokens that end a response in addition to the model's end tokens, such as
     <|im_end|>. Each must be one token of the actor's tokenizer. Default: none."""
     on_stop: OnStop = TRAIN_ON_ALL
-    """Treatment of responses by the reason for their end. Default: all are trained on."""
+    """Treatment of responses by the reason for their end. Default: all are trained on, but for
+    conversations whose environment failed."""
+    environment: EnvironmentSpec | None = None
+    """Tools and environment of conversations: a response then goes on after calls of tools, with
+    their answers. Default: a response is one turn."""
+    min_valid_samples: Annotated[int, Field(ge=2, le=1024)] | None = None
+    """Fewest responses to a prompt that are not left out by onStop; the others to a prompt with
+    fewer are left out, too. Default: they stay."""
     expected_prompt_tokens: Count | None = None
     """Mean number of tokens of a prompt, for estimates of times. Default: half of
     maxPromptTokens."""
     expected_response_tokens: Count | None = None
     """Mean number of tokens of a response, for estimates of times. Default: half of
     maxResponseTokens."""
+    expected_truncated: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """Share of responses that are cut off at maxResponseTokens, for estimates of times. Default:
+    0.005, or less if the limit is far above the mean."""
     temperature: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
     """Sampling temperature, also of the log-probabilities of sampled responses in training. vLLM
     allows at most 2."""
@@ -242,6 +377,27 @@ class RolloutSpec(Contract):
         return (
             "lower one of them, choose a model of longer context, or write "
             "rollout.onStop.ContextLimit, then responses are cut off there"
+        )
+
+    @property
+    def may_migrate_responses(self) -> bool:
+        """True if another engine may finish a response."""
+        # A conversation that waits for a tool is on no engine, and the samples of a prompt are
+        # counted where they all end.
+        return self.environment is None and self.min_valid_samples is None
+
+    @property
+    def stop_actions(self) -> OnStop:
+        """Treatment of responses, with the defaults of conversations."""
+        on_stop = self.on_stop
+        if self.environment is None:
+            return on_stop
+        return on_stop.model_copy(
+            update={
+                "tool_deadline": on_stop.tool_deadline or StopAction.LEAVE_OUT,
+                "episode_deadline": on_stop.episode_deadline or StopAction.LEAVE_OUT,
+                "environment_failed": on_stop.environment_failed or StopAction.LEAVE_OUT,
+            }
         )
 
     @property

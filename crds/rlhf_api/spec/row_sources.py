@@ -24,6 +24,9 @@ class BuiltinData(StrEnum):
     SORT_DIGITS = "SortDigits"
     """Sort six random digits: the answer to `402991=` is `012499`. Training and evaluation data
     never overlap."""
+    CALCULATIONS = "Calculations"
+    """Calculate with three numbers: `(47+83)*29=` -> `3770`. The column conversation has calls
+    of tools; most end too early."""
 
 
 class ChatTemplate(StrEnum):
@@ -43,8 +46,8 @@ class TrainOn(StrEnum):
     LAST_ANSWER = "LastAnswer"
     """The last message of the assistant; all before it is the prompt."""
     ALL_ANSWERS = "AllAnswers"
-    """All messages of the assistant, each with its end token. The messages between them are context
-    only."""
+    """All messages of the assistant, with calls of tools and end tokens; those between them are
+    context."""
 
 
 TemplateArguments = Annotated[dict[Identifier, ParameterValue], Field(max_length=64)]
@@ -197,9 +200,10 @@ class DataSource(RowSource):
     the map a."""
     answer_field: Text | None = None
     """Column with the reference answer, the target of a warm start and of steps that train on
-    answers: a text, a number, a list of these, or one message of the assistant. The column of
-    promptField: the last message of its conversation. Default: answer, but only for a warm start,
-    builtin and reasoningGym data."""
+    answers: a text, a number, a list of these, or one message of the assistant; with trainOn:
+    AllAnswers also several messages that begin and end with one of the assistant, such as calls of
+    tools and their answers. The column of promptField: the last message of its conversation.
+    Default: answer, but only for a warm start, builtin and reasoningGym data."""
     system_prompt: SystemPrompt | None = None
     """System message before every prompt. Default: none."""
     chat_template: ChatTemplate = ChatTemplate.AUTO

@@ -14,6 +14,7 @@ from rlhf_kube.errors import Invalid, KubeError
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Kube, Manifest
 from rlhf_operator.apply.build.eviction import disruption_budget
+from rlhf_operator.apply.build.log_fields import with_log_fields
 from rlhf_operator.apply.build.owned_objects import config_map, network_policy, secret, token
 from rlhf_operator.apply.build.owner import Owner
 from rlhf_operator.apply.build.ray_cluster import ray_cluster
@@ -46,6 +47,8 @@ class Performer:
     """Namespace whose operator pods the NetworkPolicies admit. None: it is outside the cluster."""
     from_anywhere: bool = False
     """True if the NetworkPolicies admit everybody to a head's ports, for the API server's proxy."""
+    has_json_logs: bool = False
+    """True if drivers and workers of jobs log JSON objects."""
 
     def perform(self, job: ObservedJob, action: KubeAction) -> None:
         """Perform one action.
@@ -82,6 +85,8 @@ class Performer:
     def _create_cluster(self, job: ObservedJob, owner: Owner, attempt: int) -> None:
         run = job.cluster_job
         assert run is not None
+        if self.has_json_logs:
+            run = with_log_fields(run, owner, attempt)
         objects = self._owned_objects(job, owner)
         for manifest in objects:
             # An object of this name that exists has the desired content: the name is its digest.

@@ -18,6 +18,7 @@ from rlhf_kube.errors import NotInstalled, Unreachable
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Kube, Manifest
 from rlhf_operator.clients.run_folders import RunFolders
+from rlhf_operator.clients.trimming import trimmed
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
@@ -85,7 +86,7 @@ class CachedKube:
                     self._objects[kind].pop(key, None)
                     return False
             objects = self._objects[kind].setdefault(key, {})
-            objects[metadata["name"]] = {**manifest, "metadata": metadata}
+            objects[metadata["name"]] = {**trimmed(kind, manifest), "metadata": metadata}
             return (
                 cached is None
                 or cached["metadata"]["resourceVersion"] != metadata["resourceVersion"]
@@ -181,7 +182,10 @@ class CachedKube:
     def list(
         self, kind: Kind, namespace: str | None = None, labels: str = "", fields: str = ""
     ) -> tuple[Manifest, ...]:
-        """Return objects: a job's clusters and pods from the cache, others by a request."""
+        """Return objects: a job's clusters and pods from the cache, others by a request.
+
+        Those from the cache are trimmed.
+        """
         name = labels.removeprefix(f"{JOB_LABEL}=")
         is_cached = kind in (Kind.CLUSTER, Kind.POD) and not fields
         if not is_cached or namespace is None or name == labels:

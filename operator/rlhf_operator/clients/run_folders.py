@@ -75,6 +75,8 @@ class RunFolders:
 
     default: CheckpointStorage | None = None
     """The chart's storage, for jobs that name none."""
+    defaults: Mapping[str, CheckpointStorage | None] = field(default_factory=dict)
+    """The same for jobs of some namespaces."""
     _uses: dict[Key, FolderUse] = field(default_factory=dict)
     _by_claim: dict[tuple[str, str], dict[str, dict[Key, FolderUse]]] = field(default_factory=dict)
     """By namespace and claim, by the outermost folder, by job."""
@@ -83,7 +85,7 @@ class RunFolders:
     def put(self, job: Manifest) -> None:
         """Store what a job names, instead of what it named before."""
         metadata = job["metadata"]
-        use = folder_use(job, self.default)
+        use = folder_use(job, self._default(job))
         with self._lock:
             self._remove((metadata["namespace"], metadata["name"]))
             if use is not None:
@@ -117,8 +119,11 @@ class RunFolders:
 
     def overlapping(self, job: Manifest) -> set[Key]:
         """Return the other jobs whose folders overlap with a job's."""
-        use = folder_use(job, self.default)
+        use = folder_use(job, self._default(job))
         return set() if use is None else {other.key for other in self._overlapping(use)}
+
+    def _default(self, job: Manifest) -> CheckpointStorage | None:
+        return self.defaults.get(job["metadata"]["namespace"], self.default)
 
     def _overlapping(self, use: FolderUse) -> list[FolderUse]:
         with self._lock:

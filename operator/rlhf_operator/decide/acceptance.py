@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.pod.pool_rules import pod_problems
 from rlhf_operator.clients.run_folders import OF_ANOTHER_JOB
 from rlhf_operator.decide.node_pools import cluster_job, num_pods
 from rlhf_operator.decide.observed import Observed, ObservedClaim, PlanResult, Refusal
-from rlhf_operator.decide.pod_variables import variables_of_all_workers
+from rlhf_operator.decide.pod_variables import may_have_further_variables, variables_of_all_workers
 from rlhf_operator.decide.predicates import Snapshot
 
 
@@ -26,6 +29,7 @@ def find_refusal(observed: Observed) -> Refusal | None:
     # The planner's refusal comes after the simple checks: it may be a consequence of them.
     refusal = (
         _check_defaults(job)
+        or _check_pods(job)
         or _check_code(job, observed.lacks_code)
         or _check_variables(job)
         or _check_storage(run, observed.claim)
@@ -55,6 +59,19 @@ def _check_defaults(job: RLHFJob) -> Refusal | None:
             "a persistentVolumeClaim, so that a lost pod costs no work",
         )
     return None
+
+
+def _check_pods(job: RLHFJob) -> Refusal | None:
+    # The job's own templates fit together; with those of the chart they may not.
+    lines = [
+        str(replace(problem, location=("spec", "resources", *problem.location)))
+        for layers in job.spec.resources.pod_layers()
+        for problem in pod_problems(layers)
+    ]
+    if not lines:
+        return None
+    text = "\n".join(lines)
+    return Refusal("PodInvalid", f"with the chart's jobDefaults the job's pods have:\n{text}")
 
 
 def _check_objective(job: RLHFJob, result: PlanResult) -> Refusal | None:
@@ -89,6 +106,8 @@ def _check_code(job: RLHFJob, is_missing: bool) -> Refusal | None:
 
 
 def _check_variables(job: RLHFJob) -> Refusal | None:
+    if may_have_further_variables(job):
+        return None
     known = variables_of_all_workers(job)
     for index, reward in enumerate(job.spec.rewards):
         for name in reward.service.variables if reward.service is not None else ():

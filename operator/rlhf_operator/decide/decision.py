@@ -18,11 +18,19 @@ from rlhf_api.status import (
 from rlhf_operator.decide.actions import Action, JobEvent
 from rlhf_operator.decide.node_pools import cluster_pools
 from rlhf_operator.decide.observed import Observed, ObservedPod
-from rlhf_operator.decide.predicates import Snapshot, find_condition, seconds_until_lost
+from rlhf_operator.decide.predicates import (
+    FINAL_PHASES,
+    Snapshot,
+    find_condition,
+    is_training,
+    seconds_until_lost,
+)
 from rlhf_operator.decide.settings import Settings
 
 MAX_MESSAGE_CHARACTERS = 1024
 """Limit of a message; text from outside can be of any length."""
+MAX_SECONDS = 2**31 - 1
+"""Upper bound of the seconds in a phase."""
 ACTIVE_PHASES = (JobPhase.PLANNING, JobPhase.PROVISIONING, JobPhase.RUNNING, JobPhase.RESTARTING)
 """Phases of a job that proceeds without anybody's help."""
 
@@ -149,7 +157,10 @@ class Draft:
 
     def decision(self) -> Decision:
         """Return the collected decision."""
-        self.set(observed_generation=self.observed.job.generation, gpus=self._count_gpus())
+        gpus = self._count_gpus()
+        busy = gpus if is_training(self.snapshot) else 0
+        self.set(observed_generation=self.observed.job.generation, gpus=gpus, busy_gpus=busy)
+        self._add_phase_seconds()
         # A change of GPU time alone is no reason to write: it changes with every reconcile.
         if self.status != self.observed.job.status:
             self._add_gpu_seconds()
@@ -175,11 +186,31 @@ class Draft:
         bound = [pod for pod in self.observed.cluster_pods(name) if pod.is_bound]
         return sum(pools[pod.pool].devices_per_node for pod in bound if pod.pool in pools)
 
-    def _add_gpu_seconds(self) -> None:
+    def _add_phase_seconds(self) -> None:
+        """Count the time in the phase that the job leaves, if it leaves one."""
         before = self.observed.job.status
-        used = self.snapshot.seconds_since(before.gpus_accounted_time) * before.gpus
+        if before.phase == self.status.phase and before.phase_time is not None:
+            return
+        if before.phase in FINAL_PHASES:  # an earlier release ended it: it is never written again
+            return
+        # The first decision about a job ends a phase that began with its creation.
+        is_first = before.observed_generation == -1
+        begin = self.observed.job.created if is_first else before.phase_time
+        seconds = before.phase_seconds.get(before.phase, 0) + self.snapshot.seconds_since(begin)
+        if before.phase == self.status.phase:
+            self.set(phase_time=begin or self.now)
+            return
+        total = {str(before.phase): min(int(seconds), MAX_SECONDS)}
+        self.set(phase_time=self.now, phase_seconds={**before.phase_seconds, **total})
+
+    def _add_gpu_seconds(self) -> None:
+        # What the GPUs did since the last write is what the status says of then.
+        before = self.observed.job.status
+        seconds = self.snapshot.seconds_since(before.gpus_accounted_time)
+        idle = seconds * (before.gpus - before.busy_gpus)
         self.set(
-            gpu_seconds=before.gpu_seconds + int(used),
+            gpu_seconds=before.gpu_seconds + int(seconds * before.gpus),
+            idle_gpu_seconds=before.idle_gpu_seconds + int(idle),
             gpus_accounted_time=self.now if self.status.gpus else None,
         )
 

@@ -9,7 +9,7 @@ from rlhf_api.status import ConditionType, JobPhase
 from rlhf_operator.decide.decision import Draft, Restart
 from rlhf_operator.decide.failures import Failure, Verdict, backoff_seconds, decide_restart
 from rlhf_operator.decide.predicates import is_cluster_exhausted
-from rlhf_operator.decide.reports import end_checkpoints_failing
+from rlhf_operator.decide.reports import add_reason, end_checkpoints_failing
 
 
 def succeed(draft: Draft, cause: str = "") -> None:
@@ -63,7 +63,7 @@ def restart_or_fail(draft: Draft, failure: Failure) -> None:
         return
     # Restarts in place are faster, but a broken cluster would fail every one of them.
     new_cluster = failure.needs_new_cluster or is_cluster_exhausted(draft.snapshot)
-    seconds = _add_restart(draft, policy, verdict, new_cluster)
+    seconds = _add_restart(draft, policy, verdict, new_cluster, failure.reason)
     draft.count_restart(Restart("clusters" if new_cluster else "drivers", failure.reason))
     what = "a new cluster" if new_cluster else "the driver again"
     when = f"in {seconds:.0f} s" if seconds else "at once"
@@ -93,7 +93,9 @@ def await_next_start(draft: Draft) -> None:
     draft.requeue_after((due - draft.now).total_seconds())
 
 
-def _add_restart(draft: Draft, policy: FailurePolicy, verdict: Verdict, new_cluster: bool) -> float:
+def _add_restart(
+    draft: Draft, policy: FailurePolicy, verdict: Verdict, new_cluster: bool, reason: str
+) -> float:
     """Count a restart in the status; return the seconds until it begins."""
     restarts = draft.status.restarts
     in_a_row, disruptions = restarts.in_a_row + 1, int(verdict.is_disruption)
@@ -108,6 +110,7 @@ def _add_restart(draft: Draft, policy: FailurePolicy, verdict: Verdict, new_clus
                 "disruptions": restarts.disruptions + disruptions,
                 "disruptions_since_checkpoint": restarts.disruptions_since_checkpoint + disruptions,
                 "in_a_row": in_a_row,
+                "by_reason": add_reason(restarts.by_reason, reason, 1),
                 "next_time": draft.now + timedelta(seconds=seconds),
             }
         )

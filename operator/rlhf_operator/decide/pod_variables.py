@@ -24,3 +24,9 @@ def variables_of_all_workers(job: RLHFJob) -> set[str]:
     pools = [{variable.name for variable in pool.env} for pool in job.spec.resources.node_pools]
     own = {variable.name for variable in job.spec.env}
     return own.union(secret_variables(job), set.intersection(*pools) if pools else ())
+
+
+def may_have_further_variables(job: RLHFJob) -> bool:
+    """True if the workers of every pool get variables of objects, whose names are not known."""
+    resources = job.spec.resources
+    return all(resources.merged_pod(pool).env_from for pool in resources.node_pools)

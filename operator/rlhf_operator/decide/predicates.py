@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from rlhf_api.report import RunPhase
 from rlhf_api.status import (
     ClusterStatus,
     Condition,
@@ -19,6 +20,8 @@ from rlhf_operator.decide.observed import Observed, ObservedPod
 from rlhf_operator.decide.settings import Settings
 
 FINAL_PHASES = (JobPhase.SUCCEEDED, JobPhase.FAILED)
+TRAINING_PHASES = (RunPhase.WARM_START, RunPhase.TRAIN)
+"""Phases of a driver's report in which its workers compute steps."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +229,15 @@ def is_driver_frozen(state: Snapshot) -> bool:
         return False
     limit = max(state.settings.frozen_report_seconds, 3 * head.heartbeat_seconds)
     return head.unchanged_seconds >= limit
+
+
+def is_training(state: Snapshot) -> bool:
+    """True if the last report of the current driver says that its workers train."""
+    driver, progress = state.status.driver, state.status.progress
+    if state.status.phase is not JobPhase.RUNNING or driver is None or progress is None:
+        return False
+    # Without a report of its own the progress is that of an earlier driver.
+    return driver.sequence is not None and progress.phase in TRAINING_PHASES
 
 
 def is_progress_stale(state: Snapshot) -> bool:

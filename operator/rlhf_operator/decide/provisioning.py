@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlhf_api.deprecations import deprecations_in
 from rlhf_api.on_cluster import KUBERAY
 from rlhf_api.status import ArtifactStatus, ClusterStatus, ConditionStatus, ConditionType, JobPhase
 from rlhf_operator.decide.acceptance import find_refusal
@@ -105,7 +106,9 @@ def create_cluster(draft: Draft) -> None:
 def set_accepted(draft: Draft, refusal: Refusal | None) -> None:
     """Set the condition Accepted. None: the manifest can run."""
     if refusal is None:
-        message = "the manifest can run"
+        job = draft.observed.job.job
+        notes = [] if job is None else [entry.message for entry in deprecations_in(job.spec)]
+        message = "; ".join(["the manifest can run", *notes])
         draft.set_condition(ConditionType.ACCEPTED, ConditionStatus.TRUE, "Accepted", message)
         return
     draft.set_condition(

@@ -35,6 +35,10 @@ WORKERS_REPLACED = "WorkersReplaced"
 """Reason of a driver's own restart if the driver reported none."""
 CHECKPOINTS_SAVED = "CheckpointsSaved"
 """Reason of the event that checkpoints no longer fail."""
+MAX_REASONS = 16
+"""Reasons of restarts in the status at most, with the one that others share."""
+OTHER = "Other"
+"""Reason of restarts whose own is not counted any more."""
 MAX_RESTARTS = 10**9
 """Upper bound of a counter: a driver's numbers must not overflow the status."""
 
@@ -133,12 +137,20 @@ def valid_reason(word: str) -> str:
     return word if word[0].isalpha() else f"Driver{word}"
 
 
+def add_reason(counts: Mapping[str, int], reason: str, number: int) -> Mapping[str, int]:
+    """Return numbers of restarts by reason with some more; reasons above a limit share one."""
+    if reason not in counts and len(counts) >= MAX_REASONS - 1:
+        reason = OTHER
+    return {**counts, reason: counts.get(reason, 0) + number} if number else counts
+
+
 def _count_restarts(draft: Draft, driver: DriverStatus, report: StatusReport) -> DriverStatus:
     """Add the restarts that the driver has done by itself since its last report."""
     restarts = draft.status.restarts
     more = _increase(report.restarts, driver.incarnations, restarts.total)
+    reason = valid_reason(report.reason or WORKERS_REPLACED)
     if more:
-        draft.count_restart(Restart("incarnations", report.reason or WORKERS_REPLACED, more))
+        draft.count_restart(Restart("incarnations", reason, more))
     disruptions = 0
     if not has_container_failed(draft.observed):
         disruptions = min(more, _increase(report.disruptions, driver.disruptions, restarts.total))
@@ -152,6 +164,7 @@ def _count_restarts(draft: Draft, driver: DriverStatus, report: StatusReport) ->
                 "disruptions": restarts.disruptions + disruptions,
                 "disruptions_since_checkpoint": restarts.disruptions_since_checkpoint + disruptions,
                 "in_a_row": restarts.in_a_row + more,
+                "by_reason": add_reason(restarts.by_reason, reason, more),
                 "steps_repeated": restarts.steps_repeated + repeated,
             }
         )

@@ -38,7 +38,7 @@ def clean_up(draft: Draft) -> None:
     if draft.status.observed_generation not in (-1, draft.observed.job.generation):
         draft.record_event(
             "JobHasEnded",
-            "a job that has ended can only change ttlSecondsAfterFinished: to continue from its "
+            "a job that has ended can only change clusterTTLSeconds: to continue from its "
             "checkpoints, delete it, and create it again with the same name, storage and subPath",
         )
     if draft.status.cluster is None and not draft.observed.owned_clusters:
@@ -48,7 +48,7 @@ def clean_up(draft: Draft) -> None:
     if not is_driver_gone(draft.snapshot):
         return
     job = draft.observed.job.job
-    ttl = job.spec.ttl_seconds_after_finished if job else 0
+    ttl = job.spec.seconds_cluster_is_kept if job else 0
     left = ttl - draft.snapshot.seconds_since(end)
     if left > 0 and is_cluster_worth_keeping(draft.snapshot):
         _release_workers(draft, ttl)

@@ -13,7 +13,7 @@ from rlhf_api.on_cluster import JOB_LABEL
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Kube
 from rlhf_operator.clients.cached_kube import CachedKube, Key
-from rlhf_operator.config import JobDefaults
+from rlhf_operator.config import JobDefaults, PodPolicy
 from rlhf_operator.decide.acceptance import claim_name, code_config_map
 from rlhf_operator.decide.observed import (
     Observed,
@@ -53,6 +53,8 @@ class Observer:
     identity: Identity
     planner: Planner
     defaults: JobDefaults
+    policy: PodPolicy = PodPolicy()
+    """Fields of pods that jobs may set only where this says so."""
     has_kuberay: bool = True
     """True if the API server serves RayClusters."""
     restore_seconds: float = 60.0
@@ -91,7 +93,7 @@ class Observer:
         raw = self.kube.get(Kind.JOB, namespace, name)
         if raw is None or not is_managed_here(raw):
             return None
-        job = parse_job(raw, self.defaults)
+        job = parse_job(raw, self.defaults.for_namespace(namespace), self.policy)
         label = f"{JOB_LABEL}={name}"
         raw_clusters = self.kube.list(Kind.CLUSTER, namespace, label)
         raw_clusters = (*raw_clusters, *self._unlabelled_cluster(job, raw_clusters))

@@ -18,7 +18,7 @@ from rlhf_api.problems import Problem
 from rlhf_api.reading.status import read_status
 from rlhf_api.reading.validation import validate_document
 from rlhf_operator.apply.build.pods import MANIFEST_VOLUME
-from rlhf_operator.config import JobDefaults
+from rlhf_operator.config import DefaultValues, PodPolicy
 from rlhf_operator.decide.api_errors import is_quota_used_up
 from rlhf_operator.decide.observed import (
     ObservedClaim,
@@ -29,6 +29,7 @@ from rlhf_operator.decide.observed import (
     Refusal,
 )
 from rlhf_operator.observe.defaults import apply_defaults, select_defaults
+from rlhf_operator.observe.pod_policy import find_pods_not_allowed
 
 Raw = Mapping[str, Any]
 SHOWN_PROBLEMS = 5
@@ -55,7 +56,7 @@ def is_managed_here(job: Raw) -> bool:
     return _map(job.get("spec")).get("managedBy") in (None, MANAGED_BY)
 
 
-def parse_job(raw: Raw, defaults: JobDefaults) -> ObservedJob:
+def parse_job(raw: Raw, defaults: DefaultValues, policy: PodPolicy | None = None) -> ObservedJob:
     """Parse an RLHFJob.
 
     Args:
@@ -88,7 +89,7 @@ def parse_job(raw: Raw, defaults: JobDefaults) -> ObservedJob:
         is_deleting="deletionTimestamp" in metadata,
         job=job,
         defaults=selected,
-        problem=_refusal(problems),
+        problem=_refusal(problems) if manifest is None else find_pods_not_allowed(manifest, policy),
         status=status,
     )
 

@@ -36,6 +36,10 @@ IGNORED_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("suspend", "managed_by", "telemetry", "image"), True),
     "failure_policy": {*FailurePolicy.model_fields} - {"standby"},
     "checkpoint": {*CheckpointSpec.model_fields} - {"every_steps"},
+    "resources": {
+        **dict.fromkeys(("pod", "head_pod", "head"), True),
+        "node_pools": {"__all__": {"pod", "device_resource"}},
+    },
 }
 """Fields of a spec that no plan depends on, in the form of pydantic's `exclude`."""
 

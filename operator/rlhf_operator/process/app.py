@@ -89,7 +89,7 @@ class App:
         else:
             self._leads.clear()
             # The leader has the series of all jobs.
-            self.reconciler.metrics.forget_jobs()
+            self.reconciler.metrics.jobs.forget_jobs()
 
     async def stand_by(self, stop: Stop) -> None:
         """Wait until this replica leads, or until stop is set."""
@@ -222,6 +222,7 @@ class App:
         key = (metadata["namespace"], metadata["name"])
         if type == DELETED:
             self._digests.pop(key, None)
+            self.reconciler.metrics.jobs.forget_job(key)
             self.kube.drop(Kind.JOB, manifest)
             # Others may wait for its folder.
             for changed in (key, *self.kube.folders.overlapping(manifest)):
@@ -236,8 +237,7 @@ class App:
         self._digests[key] = digest
         # At a start there may be thousands of ended jobs: they only get their metrics.
         if type is None and is_settled(manifest) and not self.is_standby:
-            metrics = self.reconciler.metrics
-            metrics.set_job(*key, read_status(manifest.get("status")), self.reconciler.now())
+            self.reconciler.metrics.jobs.set_job(key, read_status(manifest.get("status")), 0)
         elif has_changed:  # else the operator itself wrote the status
             self.queue.add(key)
         elif type is None:
@@ -292,7 +292,7 @@ class App:
         while True:
             await self._wait_until_due()
             self._relisted = None
-            self.reconciler.metrics.forget_ended(self.reconciler.now())
+            self.reconciler.metrics.jobs.forget_ended()
             for namespace in self._namespaces():
                 try:
                     await self._list(namespace)

@@ -6,11 +6,23 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
+from rlhf_api.status import RLHFJobStatus
 from rlhf_operator.config import LogFormat
 
-FIELDS = ("job", "reason")
+FIELDS = ("job", "attempt", "step", "reason")
 """Extra fields of a line."""
+
+
+def job_fields(namespace: str, job: str, status: RLHFJobStatus, reason: str) -> dict[str, Any]:
+    """Return the extra fields of a line about a job.
+
+    Args:
+        reason: stable word for programs.
+    """
+    fields = {"job": f"{namespace}/{job}", "attempt": status.attempts, "reason": reason}
+    return fields if status.progress is None else {**fields, "step": status.progress.step}
 
 
 class JsonLines(logging.Formatter):

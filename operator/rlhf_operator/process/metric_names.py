@@ -73,8 +73,44 @@ JOB_TOKENS_PER_SECOND: Final = Metric(
     "Prompt and response tokens per second of the last step.",
 )
 JOB_GPUS: Final = Metric("rlhf_job_gpus", "gauge", _JOB, "GPUs that the job's pods occupy.")
+JOB_BUSY_GPUS: Final = Metric(
+    "rlhf_job_busy_gpus",
+    "gauge",
+    _JOB,
+    "The same while the workers train; 0 while they wait, start or load.",
+)
+JOB_GPU_SECONDS: Final = Metric(
+    "rlhf_job_gpu_seconds_total", "counter", _JOB, "GPUs times seconds that the pods occupied them."
+)
+JOB_IDLE_GPU_SECONDS: Final = Metric(
+    "rlhf_job_idle_gpu_seconds_total",
+    "counter",
+    _JOB,
+    "The part of rlhf_job_gpu_seconds_total in which the GPUs were not busy.",
+)
+JOB_PHASE_SECONDS: Final = Metric(
+    "rlhf_job_phase_seconds_total",
+    "counter",
+    (*_JOB, "phase"),
+    "Seconds that the job was in the phase; those of its end are not counted.",
+)
+JOB_STEP_SECONDS: Final = Metric(
+    "rlhf_job_step_seconds", "gauge", _JOB, "Seconds of the last step."
+)
+JOB_PLANNED_STEP_SECONDS: Final = Metric(
+    "rlhf_job_planned_step_seconds",
+    "gauge",
+    _JOB,
+    "Seconds of a step as the plan expects them; absent for devices of unknown speed.",
+)
 JOB_RESTARTS: Final = Metric(
     "rlhf_job_restarts", "gauge", _JOB, "Restarts so far: of workers, drivers and clusters."
+)
+JOB_RESTARTS_BY_REASON: Final = Metric(
+    "rlhf_job_restarts_by_reason_total",
+    "counter",
+    (*_JOB, "reason"),
+    "The same by reason: 16 reasons of a job at most, the last of which is Other.",
 )
 JOB_LAST_REPORT: Final = Metric(
     "rlhf_job_last_report_timestamp_seconds",
@@ -90,6 +126,18 @@ JOB_CHECKPOINT_TIME: Final = Metric(
     "gauge",
     _JOB,
     "Time of the newest checkpoint, in seconds since 1970.",
+)
+JOB_CHECKPOINT_INTERVAL: Final = Metric(
+    "rlhf_job_checkpoint_interval_steps",
+    "gauge",
+    _JOB,
+    "Steps between two checkpoints, as the job asks for them; absent if it asks for none.",
+)
+JOB_UNSAVED_SECONDS: Final = Metric(
+    "rlhf_job_unsaved_seconds",
+    "gauge",
+    _JOB,
+    "While the job runs, seconds since its newest checkpoint, or since it began to run.",
 )
 JOB_CHECKPOINTS_FAILING: Final = Metric(
     "rlhf_job_checkpoints_failing",
@@ -110,7 +158,7 @@ JOB_PHASE: Final = Metric(
     "1 for the job's current phase.",
 )
 
-METRICS: Final = (
+OPERATOR_METRICS: Final = (
     RECONCILE_SECONDS,
     RECONCILE_ERRORS,
     API_CALLS,
@@ -119,16 +167,29 @@ METRICS: Final = (
     QUEUE_DEPTH,
     LAST_ANSWER_SECONDS,
     WATCHED,
+)
+JOB_METRICS: Final = (
     JOB_STEP,
     JOB_TOTAL_STEPS,
     JOB_REWARD,
     JOB_TOKENS_PER_SECOND,
+    JOB_STEP_SECONDS,
+    JOB_PLANNED_STEP_SECONDS,
     JOB_GPUS,
+    JOB_BUSY_GPUS,
+    JOB_GPU_SECONDS,
+    JOB_IDLE_GPU_SECONDS,
+    JOB_PHASE,
+    JOB_PHASE_SECONDS,
     JOB_RESTARTS,
+    JOB_RESTARTS_BY_REASON,
     JOB_LAST_REPORT,
     JOB_CHECKPOINT_STEP,
     JOB_CHECKPOINT_TIME,
+    JOB_CHECKPOINT_INTERVAL,
+    JOB_UNSAVED_SECONDS,
     JOB_CHECKPOINTS_FAILING,
     JOB_CHECKPOINT_FAILURES,
-    JOB_PHASE,
 )
+"""Series of jobs by name."""
+METRICS: Final = (*OPERATOR_METRICS, *JOB_METRICS)

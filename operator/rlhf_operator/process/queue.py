@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 
 from rlhf_operator.clients.cached_kube import Key
 
+MAX_PROMPT_JOBS = 250
+"""Scheduled jobs up to which waits are as requested. With more of them waits grow in proportion, so
+that polls of running jobs, by default one in five seconds, stay below 50 a second."""
+MAX_STRETCHED_SECONDS = 60.0
+"""Upper bound of a wait that is longer than requested; longer requests stay as they are."""
+
 
 @dataclass
 class JobQueue:
@@ -33,12 +39,16 @@ class JobQueue:
             self._ready.put_nowait(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Reconcile a job after a time, unless an event comes first. Replaces an earlier time."""
+        """Reconcile a job after a time, unless an event comes first. Replaces an earlier time.
+
+        With many scheduled jobs the time is longer.
+        """
         # It is reconciled before that time anyway, and then sets its next time.
         if key in self._waiting:
             return
         self._cancel(key)
-        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
+        wait = stretched_seconds(seconds, len(self._timers))
+        self._timers[key] = asyncio.get_running_loop().call_later(wait, self.add, key)
 
     def add_if_idle(self, key: Key) -> None:
         """Reconcile a job as soon as possible unless a time for it is set."""
@@ -63,3 +73,11 @@ class JobQueue:
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
+
+
+def stretched_seconds(seconds: float, num_jobs: int) -> float:
+    """Return the wait of a job among many: what it requests, or up to a minute."""
+    crowd = num_jobs / MAX_PROMPT_JOBS
+    if crowd <= 1 or seconds >= MAX_STRETCHED_SECONDS:
+        return seconds
+    return min(seconds * crowd, MAX_STRETCHED_SECONDS)

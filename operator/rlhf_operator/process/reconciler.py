@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
 from rlhf_api.api_names import API_VERSION, KIND
@@ -32,14 +32,10 @@ from rlhf_operator.decide.settings import Settings
 from rlhf_operator.observe.observer import Observer
 from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.leadership import NotLeading
-from rlhf_operator.process.metrics import Metrics
+from rlhf_operator.process.logs import job_fields
+from rlhf_operator.process.metrics import Metrics, utc_now
 
 log = logging.getLogger(__name__)
-
-
-def utc_now() -> datetime:
-    """Return the time, in UTC."""
-    return datetime.now(UTC)
 
 
 Function = Callable[..., Any]
@@ -98,7 +94,7 @@ class Reconciler:
             namespace, self.observer.observe, key, on_planned
         )
         if observed is None:
-            self.metrics.forget_job(*key)
+            self.metrics.jobs.forget_job(key)
             self.observer.forget(key)
             self.heads.forget(key)
             return None
@@ -116,9 +112,11 @@ class Reconciler:
             self._write(observed.job, decision.status, observed.job.resource_version)
         for restart in decision.restarts:
             self.metrics.count_restarts(restart.kind, restart.reason, restart.number)
-        self.metrics.set_job(*key, decision.status, self.now())
+        job = observed.job.job
+        every_steps = 0 if job is None else job.spec.checkpoint.every_steps
+        self.metrics.jobs.set_job(key, decision.status, every_steps)
         for event in decision.events:
-            self._record_event(key, observed.job, event)
+            self._record_event(key, observed.job, decision.status, event)
         return decision
 
     def _require_leadership(self) -> None:
@@ -126,8 +124,10 @@ class Reconciler:
         if not self.may_act():
             raise NotLeading
 
-    def _record_event(self, key: Key, job: ObservedJob, event: JobEvent) -> None:
-        extra = {"job": "/".join(key), "reason": event.reason}
+    def _record_event(
+        self, key: Key, job: ObservedJob, status: RLHFJobStatus, event: JobEvent
+    ) -> None:
+        extra = job_fields(*key, status, event.reason)
         log.info("%s", event.message, extra=extra)
         if not self.event_limit.allows(job.uid, event.reason, self.now()):
             return
@@ -157,7 +157,7 @@ class Reconciler:
                 else:
                     await self.in_thread(key[0], self._perform, key, current, action)
         except (HeadUnreachable, HeadRefused) as error:
-            log.warning("%s", error, extra={"job": "/".join(key), "reason": "HeadUnreachable"})
+            log.warning("%s", error, extra=job_fields(*key, decision.status, "HeadUnreachable"))
             return self.settings.poll_seconds
         return decision.requeue_after
 
@@ -172,7 +172,7 @@ class Reconciler:
             if decision.status != observed.job.status:
                 self._write_refusal(observed.job, decision.status)
                 for event in decision.events:
-                    self._record_event(key, observed.job, event)
+                    self._record_event(key, observed.job, decision.status, event)
             raise
 
     def _restore(self, key: Key, observed: Observed, action: RestoreOwnedObjects) -> None:
@@ -185,7 +185,7 @@ class Reconciler:
             # No error of the job: it trains on while an object beside it is refused.
             reason = operator_reason(error)
             self.metrics.reconcile_errors.labels(reason).inc()
-            extra = {"job": "/".join(key), "reason": reason}
+            extra = job_fields(*key, observed.job.status, reason)
             log.warning("an object beside the cluster cannot be created: %s", error, extra=extra)
 
     def _write_refusal(self, job: ObservedJob, status: RLHFJobStatus) -> None:

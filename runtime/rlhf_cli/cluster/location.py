@@ -7,9 +7,9 @@ with the chart's defaults, to a ConfigMap. status.artifacts names the location, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import yaml
@@ -18,8 +18,9 @@ from pydantic import ValidationError
 from rlhf_api.on_cluster import JOB_LABEL, MANIFEST
 from rlhf_api.spec.checkpoint import CheckpointStorage
 from rlhf_api.spec.cluster import ImageSpec
-from rlhf_api.spec.resources import ResourcesSpec, Toleration
-from rlhf_api.status import ArtifactStatus
+from rlhf_api.spec.pod.scheduling import Toleration
+from rlhf_api.spec.resources import ResourcesSpec
+from rlhf_api.status import ArtifactStatus, DefaultsStatus
 from rlhf_cli.cluster.errors import NothingToRead
 from rlhf_cli.cluster.jobs import Job
 from rlhf_kube.errors import KubeError
@@ -66,7 +67,7 @@ class ReaderSettings:
     location: Location | None
     image: ImageSpec | None
     tolerations: tuple[Toleration, ...]
-    """Tolerations of all node pools."""
+    """Tolerations of the head and all node pools."""
 
 
 def find_reader_settings(cluster: Cluster, job: Job) -> ReaderSettings:
@@ -75,7 +76,25 @@ def find_reader_settings(cluster: Cluster, job: Job) -> ReaderSettings:
     # Without that ConfigMap, or without the right to read it, the defaults stay unknown.
     with suppress(KubeError, KeyError, TypeError, yaml.YAMLError):
         spec = _operator_spec(cluster, job) or spec
-    return reader_settings(job.name, spec, job.status.artifacts)
+    settings = reader_settings(job.name, spec, job.status.artifacts)
+    # That ConfigMap has no templates of pods: the job has its own, the status those of the chart.
+    tolerations = (*settings.tolerations, *_tolerations_of_pods(job))
+    return replace(settings, tolerations=tuple(dict.fromkeys(tolerations)))
+
+
+def _tolerations_of_pods(job: Job) -> Iterator[Toleration]:
+    defaults = job.status.defaults or DefaultsStatus()
+    for pod in (defaults.pod, defaults.head_pod, defaults.worker_pod):
+        yield from () if pod is None else pod.tolerations
+    for layers in _resources(job.spec).pod_layers():
+        yield from layers.merged.tolerations
+
+
+def _resources(spec: Mapping[str, Any]) -> ResourcesSpec:
+    # A manifest of another version may not validate; then the pod gets no tolerations.
+    with suppress(ValidationError):
+        return ResourcesSpec.model_validate(spec.get("resources") or {}, extra="ignore")
+    return ResourcesSpec()
 
 
 def _operator_spec(cluster: Cluster, job: Job) -> Mapping[str, Any]:
@@ -100,12 +119,9 @@ def reader_settings(
         spec: by wire names, with the chart's defaults if known.
         artifacts: from the job's status.
     """
-    image, pools = spec.get("image"), ResourcesSpec()
-    with suppress(ValidationError):
-        # A manifest of another version may not validate; then the pod gets no tolerations.
-        pools = ResourcesSpec.model_validate(spec.get("resources") or {}, extra="ignore")
+    image = spec.get("image")
     # Of all pools: the volume may be reachable from the nodes of one pool only.
-    tolerations = (taint for pool in pools.node_pools for taint in pool.tolerations)
+    tolerations = (taint for pool in _resources(spec).node_pools for taint in pool.tolerations)
     return ReaderSettings(
         location=_location_from_artifacts(artifacts) or _location_from_spec(name, spec),
         image=None if not image else ImageSpec.model_validate(image, extra="ignore"),

@@ -17,7 +17,7 @@ from typing import Any, Final
 from rlhf_api.api_names import API_VERSION, GROUP, KIND
 from rlhf_api.on_cluster import GPUS_VARIABLE, NO_GPUS, RUN_FOLDER
 from rlhf_api.spec.cluster import ImageSpec
-from rlhf_api.spec.resources import Toleration
+from rlhf_api.spec.pod.scheduling import Toleration
 from rlhf_cli.cluster.errors import ReaderFailed
 from rlhf_cli.cluster.jobs import Job
 from rlhf_cli.cluster.location import ClaimFolder

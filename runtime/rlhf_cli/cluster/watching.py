@@ -20,6 +20,7 @@ from rlhf_cli.cluster.errors import JobDeleted
 from rlhf_cli.cluster.job_page import job_page
 from rlhf_cli.cluster.job_text import job_line, jobs_table
 from rlhf_cli.cluster.jobs import Job, job_not_found, read_job
+from rlhf_cli.cluster.top_table import top_table
 from rlhf_cli.console import page_console
 from rlhf_kube.errors import Unreachable, WatchExpired
 from rlhf_kube.kinds import Kind
@@ -178,6 +179,40 @@ def watch_jobs(cluster: Cluster, namespace: str | None) -> None:
     with display() as shown:
         for jobs in Follower(cluster, namespace):
             shown.show(jobs)
+
+
+class TopDisplay:
+    """Redraws the table of `rlhf top`."""
+
+    def __init__(self, *, all_jobs: bool, with_namespaces: bool) -> None:
+        self._all_jobs, self._with_namespaces = all_jobs, with_namespaces
+        self._jobs: Jobs = {}
+
+    def show(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def render(self) -> RenderableType:
+        """Render the current state; called from rich's thread."""
+        table = top_table(
+            self._jobs.values(),
+            datetime.now(UTC),
+            all_jobs=self._all_jobs,
+            with_namespaces=self._with_namespaces,
+        )
+        return Text(table.rstrip(), no_wrap=True)
+
+
+def follow_table(cluster: Cluster, namespace: str | None, all_jobs: bool) -> None:
+    """Redraw the table of `rlhf top` in a terminal until Ctrl-C.
+
+    Args:
+        namespace: the namespace to show; None for all.
+        all_jobs: also list ended jobs that hold no GPU.
+    """
+    drawing = TopDisplay(all_jobs=all_jobs, with_namespaces=namespace is None)
+    with Live(console=page_console(), get_renderable=drawing.render, refresh_per_second=2):
+        for jobs in Follower(cluster, namespace):
+            drawing.show(jobs)
 
 
 def wait_for_end(

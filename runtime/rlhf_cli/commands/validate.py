@@ -25,7 +25,8 @@ def validate(
         typer.Option(
             "--deep",
             help="Check also data, models, verifiers, code and plan: all that a run checks before "
-            "it starts, and every row. Verifiers and services score the answers of a few rows.",
+            "it starts, and every row. Verifiers and services score the answers of a few rows; two "
+            "conversations with every environment are played.",
         ),
     ] = False,
     _filename: Filename = False,
@@ -75,6 +76,7 @@ def validate_file(file: Path, overrides: Sequence[str], deep: bool) -> list[Rlhf
             result = f"is valid{_unchecked_text(job, shown)}"
             if deep:
                 result = _check_deeply(job, file, overrides)
+            result += _deprecations_text(job)
         except RlhfError as error:
             errors.append(error)
             for part in split_error(error):
@@ -173,3 +175,11 @@ def _unchecked_text(job: RLHFJob, shown: str) -> str:
     if job.spec.algorithm.type is not AlgorithmType.CUSTOM:
         return ""
     return f"; its algorithm is code of your own: check it by `rlhf validate --deep {shown}`"
+
+
+def _deprecations_text(job: RLHFJob) -> str:
+    """Lines about deprecated fields that the job has."""
+    from rlhf_api.deprecations import deprecations_in
+
+    lines = [f"\n  warning: {entry.message}" for entry in deprecations_in(job.spec)]
+    return "".join(lines)

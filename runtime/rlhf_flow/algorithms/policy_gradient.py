@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
+from rlhf_api.spec.conversation import TurnCredit
 from rlhf_api.spec.policy_loss import AdaptiveKl, KlEstimator, PolicyLossSettings
 from rlhf_api.spec.presets import (
     GrpoSettings,
@@ -29,6 +30,8 @@ from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.losses import ClippedLoss
 from rlhf_flow.step.operations import (
     AdaptiveKlCoefficient,
+    AddTurnAdvantages,
+    AddTurnRewards,
     GroupAdvantages,
     GroupBaseline,
     Operation,
@@ -53,6 +56,32 @@ class JobSettings:
     max_response_tokens: int
     prompt_field: str
     """Name of the prompt in a row of data.train."""
+    turn_credit: TurnCredit | None = None
+    """Use of the rewards of turns."""
+
+
+@dataclass(frozen=True)
+class TurnRewards:
+    """The use of an environment's rewards of turns."""
+
+    credit: TurnCredit | None
+    """None: they are not used."""
+
+    def on_tokens(self) -> tuple[AddTurnRewards, ...]:
+        """Add them to the rewards of tokens."""
+        return () if self.credit is None else (AddTurnRewards(self.credit.weight),)
+
+    def on_turns(self, valid: str, *, normalize_by_std: bool) -> tuple[AddTurnAdvantages, ...]:
+        """Add their comparison with the other samples of the prompt to the advantages.
+
+        Args:
+            valid: the column that is true for the rows that count.
+            normalize_by_std: True: divide by the standard deviation.
+        """
+        if self.credit is None:
+            return ()
+        weight, discount = self.credit.weight, self.credit.discount
+        return (AddTurnAdvantages(valid, weight, discount, normalize_by_std),)
 
 
 @dataclass(frozen=True)
@@ -66,10 +95,12 @@ class KlPenalty:
     """The column of the policy's log-probabilities."""
     adaptive: AdaptiveKl | None = None
     """Adaptation of the weight. None: it is constant."""
+    turns: TurnRewards = TurnRewards(None)
     reference_log_probs: str = log_probs_column(REFERENCE)
 
-    def on_tokens(self, scores: str) -> tuple[AdaptiveKlCoefficient | TokenRewards, ...]:
-        """Token rewards: the score on the last token, minus the penalty on every token.
+    def on_tokens(self, scores: str) -> tuple[Operation, ...]:
+        """Token rewards: the score on the last token, the rewards of turns, minus the penalty on
+        every token.
 
         Args:
             scores: the column of scores.
@@ -80,7 +111,7 @@ class KlPenalty:
             *(scores, self.coefficient, self.estimator, own, reference),
             adaptive_coefficient=adapted[0].coefficient if adapted else None,
         )
-        return *adapted, rewards
+        return *adapted, rewards, *self.turns.on_tokens()
 
     def on_scores(self, scores: str) -> tuple[AdaptiveKlCoefficient | PenalizedScores, ...]:
         """Scores minus the penalty of the complete response; nothing without a penalty.
@@ -136,7 +167,8 @@ class PolicyAlgorithm(Algorithm):
         # the KL penalty use the same ones.
         old = log_probs_column(ACTOR) if job.needs_old_log_probs else ROLLOUT_LOG_PROBS
         self.penalty = KlPenalty(
-            settings.kl_reward_coefficient, settings.estimator, old, settings.adaptive_kl
+            *(settings.kl_reward_coefficient, settings.estimator, old, settings.adaptive_kl),
+            turns=TurnRewards(job.turn_credit),
         )
         self.loss = ClippedLoss.from_settings(
             settings,
@@ -211,17 +243,23 @@ def estimator(
     penalties = penalty.on_scores(scores)
     if penalties:
         scores = PENALIZED_SCORES
+    turns = penalty.turns
     match settings:
         # Dr.GRPO is GRPO without the division by the deviation. DAPO's settings are GRPO's.
         case GrpoSettings():
-            return *penalties, GroupAdvantages(scores, valid, settings.normalize_by_std)
+            normalize = settings.normalize_by_std
+            further = turns.on_turns(valid, normalize_by_std=normalize)
+            return *penalties, GroupAdvantages(scores, valid, normalize), *further
         case RlooSettings():
             baseline = GroupBaseline.LEAVE_ONE_OUT
-            return *penalties, GroupAdvantages(scores, valid, False, baseline)
+            further = turns.on_turns(valid, normalize_by_std=False)
+            return *penalties, GroupAdvantages(scores, valid, False, baseline), *further
         case OpoSettings():
             baseline = GroupBaseline.LENGTH_WEIGHTED
-            return *penalties, GroupAdvantages(scores, valid, False, baseline)
+            further = turns.on_turns(valid, normalize_by_std=False)
+            return *penalties, GroupAdvantages(scores, valid, False, baseline), *further
         # REINFORCE++ scales by the batch's standard deviation instead of each group's.
         case ReinforcePlusPlusSettings():
-            return *penalties, GroupAdvantages(scores, valid, False), Whiten(valid)
+            further = turns.on_turns(valid, normalize_by_std=False)
+            return *penalties, GroupAdvantages(scores, valid, False), *further, Whiten(valid)
     raise AssertionError(f"{type(settings).__name__} has another step")

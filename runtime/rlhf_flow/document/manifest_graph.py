@@ -76,12 +76,14 @@ def settings_digest(job: RLHFJob) -> str:
         "pretraining": None if rows is None else {"expected": rows.expected, "most": rows.maximum},
         "rewards": {name: asdict(terms) for name, terms in reward_terms(job.spec.rewards).items()},
     }
-    on_stop = job.spec.rollout.on_stop
+    on_stop = job.spec.rollout.stop_actions
     # The graph depends on the actions, not on the stop reasons that they are for.
     if used := [a.value for a in (StopAction.MASK, StopAction.LEAVE_OUT) if on_stop.has(a)]:
         traced_with["onStop"] = used
     if job.spec.rollout.truncation.is_active:
         traced_with["truncatesSampling"] = True
+    if job.spec.rollout.environment is not None:
+        traced_with["hasConversations"] = True
     return _digest(json.dumps(_with_integers(traced_with), sort_keys=True).encode())
 
 

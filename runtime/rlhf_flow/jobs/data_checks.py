@@ -29,24 +29,26 @@ def check_pairs(job: RLHFJob, graph: Graph) -> None:
 
 def check_all_answers(job: RLHFJob, graph: Graph) -> None:
     """Refuse conversations whose answers are all to be trained on, if the step does something else
-    with them.
+    with them, and no warm start trains on them.
 
     Raises:
         InvalidAlgorithm: it generates answers to their prompts, or reads no answers.
     """
-    if not job.spec.data.train.trains_all_answers:
+    # After a warm start a policy generates conversations from their beginnings.
+    if not job.spec.data.train.trains_all_answers or job.spec.schedule.warm_start is not None:
         return
     for call in _answering_data(graph):
         text = (
             f"{call} would answer only the beginnings of conversations: got data.train with "
             "trainOn: AllAnswers, whose prompts end before the first answer, allowed LastAnswer; "
-            "remove trainOn, or the call"
+            "remove trainOn or the call, or add schedule.warmStart"
         )
         raise InvalidAlgorithm(graph.prefix_location(call, text))
     if RESPONSE_TOKENS not in graph.inputs.prompts:
         raise InvalidAlgorithm(
             "data.train.trainOn that nothing reads: got AllAnswers in a step that does not read "
-            "the answers of the data, allowed LastAnswer; remove trainOn, or train on the answers"
+            "the answers of the data, allowed LastAnswer; remove trainOn, train on the answers, or "
+            "add schedule.warmStart"
         )
 
 

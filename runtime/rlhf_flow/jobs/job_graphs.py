@@ -84,7 +84,7 @@ def trace_algorithms(
         step,
         data_columns(job),
         pretraining_rows(job),
-        job.spec.rollout.on_stop,
+        job.spec.rollout.stop_actions,
         job.spec.rollout.truncation.is_active,
     )
     # These errors are about a user's class, but about no call: name the line of its method.
@@ -145,6 +145,7 @@ def _traced(
         rewards=reward_terms(job.spec.rewards),
         on_stop=on_stop,
         truncates_sampling=truncates_sampling,
+        has_conversations=job.spec.rollout.environment is not None,
     )
 
 

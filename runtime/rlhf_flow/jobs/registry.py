@@ -59,7 +59,7 @@ def build_algorithm(job: RLHFJob, device: Device) -> Algorithm:
 
 
 def _job_settings(job: RLHFJob, device: Device) -> JobSettings:
-    settings = job.spec.algorithm.settings
+    settings, environment = job.spec.algorithm.settings, job.spec.rollout.environment
     # Only policy losses compare with old log-probabilities.
     reason = ""
     if isinstance(settings, PolicyLossSettings):
@@ -70,6 +70,7 @@ def _job_settings(job: RLHFJob, device: Device) -> JobSettings:
         prompts_per_step=job.spec.schedule.prompts_per_step,
         max_response_tokens=job.spec.rollout.max_response_tokens,
         prompt_field=job.spec.data.train.prompt_field,
+        turn_credit=None if environment is None else environment.turn_credit,
     )
 
 

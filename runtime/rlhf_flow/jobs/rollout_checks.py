@@ -34,7 +34,7 @@ def check_on_stop(job: RLHFJob, graph: Graph, *, is_scored: bool) -> None:
         StopAction.MASK: "a step that trains by ClippedLoss or ValueLoss",
         StopAction.LEAVE_OUT: "a step that generates responses and scores them",
     }
-    on_stop = job.spec.rollout.on_stop
+    on_stop = job.spec.rollout.stop_actions
     problems = [
         Problem(
             ("spec", "rollout", "onStop", reason.value),

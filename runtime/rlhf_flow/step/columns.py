@@ -71,6 +71,9 @@ STOP_REASON = "stop_reason"
 # Written if rollout.onStop masks responses, or leaves them out.
 UNMASKED = "unmasked"
 RETAINED = "retained"
+# The turns and rewards of conversations, and the rewards of their turns.
+EPISODE = "episode"
+TURN_REWARDS = "turn_rewards"
 SAMPLE_INDEX = "sample_index"
 PREFERENCE = "preference"
 TOKEN_REWARDS = "token_rewards"
@@ -141,6 +144,16 @@ COLUMNS = {
     RETAINED: ColumnSpec(
         Kind.TRUTH,
         "whether the response's score counts: its stop reason is not left out, bool [rows]",
+    ),
+    EPISODE: ColumnSpec(
+        Kind.RECORD,
+        "the turns of a conversation and what its environment says, one mapping per row; only with "
+        "rollout.environment",
+    ),
+    TURN_REWARDS: ColumnSpec(
+        Kind.REWARDS,
+        "the environment's reward of each turn on the turn's last token, 0 on all others, float32 "
+        "[rows, ragged]; only with rollout.environment",
     ),
     SAMPLE_INDEX: ColumnSpec(Kind.IDENTITY, "number of the sample within its prompt, int32 [rows]"),
     PREFERENCE: ColumnSpec(

@@ -46,7 +46,9 @@ RESERVED = frozenset(
     {
         *(*METHODS, "call", "on_stop", "restrict_valid", "role_terms", "roles"),
         *("samples_per_prompt", "step", "sum_terms", "rollout", "truncates_sampling"),
-        *("batch", "evaluation", "groups", "memory", "response", "score", "throughput", "time"),
+        "has_conversations",
+        *("batch", "environment", "evaluation", "groups", "memory", "response", "score"),
+        *("throughput", "time"),
     }
 )
 
@@ -65,6 +67,7 @@ class Flow:
         rewards: terms of each role's score; verifiers score a role that is not in it.
         on_stop: treatment of responses by the reason for their end.
         truncates_sampling: True if sampling leaves tokens out.
+        has_conversations: True if responses may have several turns.
 
     Raises:
         FlowError: no roles, or a role with the name of a method of the flow.
@@ -78,6 +81,7 @@ class Flow:
         rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
         on_stop: OnStop = TRAIN_ON_ALL,
         truncates_sampling: bool = False,
+        has_conversations: bool = False,
     ) -> None:
         clashes = sorted(RESERVED & set(roles)) or sorted(r for r in roles if not is_name(r))
         if clashes or not roles:
@@ -93,6 +97,8 @@ class Flow:
         self.on_stop = on_stop
         # Of `Caller`: `generate` then records the tokens that sampling kept.
         self.truncates_sampling = truncates_sampling
+        # Of `Caller`: `generate` then masks the tokens that were not sampled.
+        self.has_conversations = has_conversations
         self._rewards = rewards
         self._backend = backend
         # None outside of a step.

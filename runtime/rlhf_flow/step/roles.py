@@ -53,12 +53,8 @@ _GENERATE = Primitive(
     CallKind.GENERATE,
     reads=tuple(sorted(columns.PROMPT_COLUMNS)),
     writes=(
-        columns.RESPONSE_TOKENS,
-        columns.RESPONSE_TEXT,
-        columns.ROLLOUT_LOG_PROBS,
-        columns.FINISHED,
-        columns.STOP_REASON,
-        columns.SAMPLE_INDEX,
+        *(columns.RESPONSE_TOKENS, columns.RESPONSE_TEXT, columns.ROLLOUT_LOG_PROBS),
+        *(columns.FINISHED, columns.STOP_REASON, columns.SAMPLE_INDEX),
     ),
 )
 _LOG_PROBS = Primitive(
@@ -84,6 +80,7 @@ _SCORE = Primitive(
     "score",
     CallKind.SCORE,
     reads=(columns.RESPONSE_TEXT, columns.RECORD, columns.PROMPT_ID, columns.FINISHED),
+    optional=(columns.EPISODE,),
     own=(columns.scores_column, columns.valid_column),
 )
 
@@ -97,6 +94,8 @@ class Caller(Protocol):
     """Treatment of responses by the reason for their end."""
     truncates_sampling: bool
     """True if sampling leaves tokens out, and so records those that it kept."""
+    has_conversations: bool
+    """True if responses may have several turns."""
 
     def call(
         self,
@@ -298,6 +297,8 @@ class LanguageModel(Model):
         writes = [column for action, column in counted.items() if on_stop.has(action)]
         if self._flow.truncates_sampling and not greedy:
             writes.append(columns.KEPT_TOKENS)
+        if self._flow.has_conversations:
+            writes += [columns.RESPONSE_MASK, columns.EPISODE, columns.TURN_REWARDS]
         return self._flow.call(self._name, _GENERATE, batch, options, writes=writes)
 
     @checked_call

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf_flow.errors import FlowError
-from rlhf_flow.step.calls import GenerateOptions, ModelCall, TrainOptions
-from rlhf_flow.step.columns import KEPT_TOKENS, RESPONSE_TOKENS, ROLLOUT_LOG_PROBS
+from rlhf_flow.step.calls import ComputeOptions, GenerateOptions, ModelCall, TrainOptions
+from rlhf_flow.step.columns import (
+    KEPT_TOKENS,
+    RESPONSE_MASK,
+    RESPONSE_TOKENS,
+    ROLLOUT_LOG_PROBS,
+)
 from rlhf_flow.trace.symbolic import SymbolicBatch
 
 
@@ -65,4 +70,30 @@ def check_kept_tokens(call: ModelCall, source: SymbolicBatch, earlier: Sequence[
             f"{call.id} compares probabilities of truncated sampling with those of all tokens: "
             f"got responses of {responses.calls} without {KEPT_TOKENS}, allowed with it; "
             f"select {KEPT_TOKENS}, too, or remove topP, topK and minP from rollout"
+        )
+
+
+def check_response_mask(
+    call: ModelCall, source: SymbolicBatch, earlier: Sequence[ModelCall]
+) -> None:
+    """Refuse to train on conversations without the mask of what was sampled.
+
+    Args:
+        call: to check.
+        source: the batch that it reads.
+        earlier: calls of the step before it.
+
+    Raises:
+        FlowError: the call does not read the mask.
+    """
+    responses = source.origins.get(RESPONSE_TOKENS)
+    counts_tokens = isinstance(call.options, TrainOptions | ComputeOptions)
+    if not counts_tokens or responses is None or RESPONSE_MASK in source.origins:
+        return
+    sampled = {version.call for version in responses.versions}
+    if any(RESPONSE_MASK in other.writes for other in earlier if other.id in sampled):
+        raise FlowError(
+            f"{call.id} counts tokens that tools have written: got conversations of "
+            f"{responses.calls} without {RESPONSE_MASK}, allowed with it; select {RESPONSE_MASK}, "
+            "too"
         )

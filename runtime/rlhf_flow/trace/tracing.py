@@ -43,7 +43,7 @@ from rlhf_flow.trace.graph import (
     version_edges,
 )
 from rlhf_flow.trace.kinds import ColumnCheck
-from rlhf_flow.trace.sampling_checks import check_kept_tokens, check_sampling
+from rlhf_flow.trace.sampling_checks import check_kept_tokens, check_response_mask, check_sampling
 from rlhf_flow.trace.source_location import (
     calling_location,
     errors_located,
@@ -100,6 +100,7 @@ class TracingBackend:
         self._check_region(call)
         check_sampling(call, source, self.calls)
         check_kept_tokens(call, source, self.calls)
+        check_response_mask(call, source, self.calls)
         self._check_operations(call)
         self.calls.append(call)
         if location := calling_location(_trace_once.__code__):
@@ -256,6 +257,7 @@ def trace(
     rewards: Mapping[str, RewardTerms] = MappingProxyType({}),
     on_stop: OnStop = TRAIN_ON_ALL,
     truncates_sampling: bool = False,
+    has_conversations: bool = False,
 ) -> Graph:
     """The graph of one pass of an algorithm's step.
 
@@ -267,6 +269,7 @@ def trace(
         rewards: terms of each role's score.
         on_stop: treatment of responses by the reason for their end.
         truncates_sampling: True if sampling leaves tokens out.
+        has_conversations: True if responses may have several turns.
 
     Raises:
         FlowError: the step breaks a rule of the flow.
@@ -280,6 +283,7 @@ def trace(
         rewards=rewards,
         on_stop=on_stop,
         truncates_sampling=truncates_sampling,
+        has_conversations=has_conversations,
     )
     first, second = (
         _trace_once(algorithm, make_flow, inputs, pretraining, rewards) for _ in range(2)

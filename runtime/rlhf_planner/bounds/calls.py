@@ -167,8 +167,8 @@ class CallTimeBounds:
 
     @cached_property
     def reshard_seconds(self) -> Callable[[str, RoleStrategy, EngineStrategy], Seconds]:
-        """Reshards of a role, by `move_of`. Takes the role, its strategy with a cut, and its
-        engines with a size."""
+        """Reshards and releases of a role, by `move_of`. Takes the role, its strategy with a cut,
+        and its engines with a size."""
         return cache(self._reshard_seconds)
 
     def _reshard_seconds(
@@ -179,7 +179,10 @@ class CallTimeBounds:
         per_node = self.problem.pool(engines.devices.pool).devices_per_node
         mesh = engine_meshes(trained, engines.mesh.tensor, per_node)[role]
         grouped = replace(engines, tensor_stride=mesh.tensor_stride)
-        return {f"{role}.{CallKind.RESHARD}": self._costs.reshard(model, grouped).total}
+        return {
+            f"{role}.{CallKind.RESHARD}": self._costs.reshard(model, grouped).total,
+            f"{role}.{CallKind.RELEASE}": self._costs.release(model, grouped).total,
+        }
 
     @cached_property
     def engine_seconds(self) -> Callable[[str, EngineStrategy, Calls], Seconds | None]:

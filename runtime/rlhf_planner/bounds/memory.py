@@ -24,6 +24,8 @@ from rlhf_planner.problem.problem import PlanningProblem
 
 # Bytes on a device of each group of a placement, in each of its phases.
 BytesPerPhase = tuple[int, ...]
+# Groups of a placement, each with its phases.
+Cells = tuple[tuple[DeviceGroup, Phase], ...]
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def _peak_bytes(items: tuple[MemoryItem, ...], phases: Sequence[Phase]) -> PeakB
 class Capacity:
     """Memory of a placement's devices, without what every process needs."""
 
-    cells: tuple[tuple[DeviceGroup, Phase], ...]
+    cells: Cells
     spare: BytesPerPhase
     """Bytes of each cell."""
     depths: Depths

@@ -100,12 +100,13 @@ class StepTimeBounds:
         self, placement: JobStrategy | None, order: Order, seconds: Seconds
     ) -> tuple[Task, ...]:
         """Tasks of the simulation. Without a placement, as if every call had devices of its own."""
+        meshes = None if placement is None else CallMeshes(placement, self.problem.policy)
         return tuple(
             Task(
                 id=ordered.call.id,
                 # In the long run a call that only some steps run costs its mean.
                 seconds=_seconds(ordered.call, seconds) * ordered.expected_count,
-                ranks=() if placement is None else self.ranks(placement, ordered.call),
+                ranks=() if meshes is None else _ranks(meshes, ordered.call),
                 after=ordered.after,
                 after_previous=ordered.after_previous,
             )
@@ -133,9 +134,17 @@ class StepTimeBounds:
 
     def ranks(self, placement: JobStrategy, call: ModelCall) -> tuple[PoolRanks, ...]:
         """The ranks of a call; none if no rank runs it."""
-        meshes = CallMeshes(placement, self.problem.policy)
-        used = (mesh for mesh in (meshes.of(call), meshes.source_of(call)) if mesh is not None)
-        return tuple(dict.fromkeys(PoolRanks(mesh.pool, mesh.ranks) for mesh in used))
+        return _ranks(CallMeshes(placement, self.problem.policy), call)
+
+
+def _ranks(meshes: CallMeshes, call: ModelCall) -> tuple[PoolRanks, ...]:
+    target, source = meshes.of(call), meshes.source_of(call)
+    if target is None:
+        return ()
+    ranks = PoolRanks(target.pool, target.ranks)
+    if source is None or (source.pool, source.ranks) == ranks:
+        return (ranks,)
+    return ranks, PoolRanks(source.pool, source.ranks)
 
 
 def _seconds(call: ModelCall, seconds: Seconds) -> float:

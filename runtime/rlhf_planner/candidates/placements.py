@@ -3,8 +3,9 @@
 Placement units: every role with a model, plus one for each role's generation. Roles that copy
 weights form one unit; beyond MAX_UNITS the rest share one. Units are partitioned into sets in every
 way. The sets of a pool get consecutive devices, in every composition of the pool's devices; larger
-sets come first. In addition: generation on all devices of a pool, next to every partition of the
-other units.
+sets come first, in small pools also in every other order if nodes are no powers of two, as another
+one may tear fewer tensor groups. In addition: generation on all devices of a pool, next to every
+partition of the other units.
 
 Devices are counted in blocks, the smallest with which the family is small enough.
 
@@ -15,9 +16,9 @@ these; ReaL (arXiv 2406.14088), section 4, gives each call devices of its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import islice, permutations, product
 from math import comb, prod
 from typing import NamedTuple, TypeVar
 
@@ -45,15 +46,31 @@ def set_partitions(items: Sequence[T]) -> Iterator[tuple[tuple[T, ...], ...]]:
         yield (*partition, (last,))
 
 
-def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """All ordered sums of `parts` positive integers that give a total."""
-    if parts == 0 or total < parts:
-        if parts == total:
+def sums(total: int, sizes: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """All sums of one number of each sequence that give a total.
+
+    Args:
+        total: the sum.
+        sizes: positive integers, ascending.
+    """
+    if not sizes:
+        if total == 0:
             yield ()
         return
-    for cuts in combinations(range(1, total), parts - 1):
-        bounds = (0, *cuts, total)
-        yield tuple(end - begin for begin, end in zip(bounds, bounds[1:], strict=False))
+    first, *rest = sizes
+    if not all(rest):
+        return
+    least, most = sum(numbers[0] for numbers in rest), sum(numbers[-1] for numbers in rest)
+    for size in first:
+        # The others take what is left, so most sizes lead to nothing.
+        if least <= total - size <= most:
+            for others in sums(total - size, rest):
+                yield (size, *others)
+
+
+def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """All ordered sums of `parts` positive integers that give a total."""
+    return sums(total, [range(1, total + 1)] * parts)
 
 
 def count_compositions(total: int, parts: int) -> int:
@@ -68,6 +85,9 @@ MAX_UNITS = 6
 
 # Limit of compared placements; each takes about a tenth of a millisecond.
 MAX_PLACEMENTS = 10_000
+
+# Limit of blocks up to which sets are tried in every order, if nodes are no powers of two.
+MAX_ORDERED_BLOCKS = 8
 
 
 class PlacementUnit(NamedTuple):
@@ -93,27 +113,47 @@ class _Blocks:
         return pool.num_devices // self.sizes[pool.name]
 
 
+# True if the units of a set may have a number of devices of a pool, with the generation of other
+# sets' roles on all of the pool's.
+Allows = Callable[[Sequence[PlacementUnit], Pool, int, Sequence[PlacementUnit]], bool]
+
+
+def allow_all(
+    units: Sequence[PlacementUnit], pool: Pool, devices: int, everywhere: Sequence[PlacementUnit]
+) -> bool:
+    """Allow every set."""
+    return True
+
+
 def placements(
-    problem: PlanningProblem, max_placements: int = MAX_PLACEMENTS
+    problem: PlanningProblem,
+    max_placements: int = MAX_PLACEMENTS,
+    block_devices: Mapping[str, int] | None = None,
+    allows: Allows = allow_all,
 ) -> Iterator[JobStrategy]:
     """Every placement of the family, a strategy of which only the devices are known; each uses all
     devices of the pools that it uses.
 
     Args:
         max_placements: limit of placements; blocks of devices are larger if there would be more.
+        block_devices: devices of a block, by pool. None: as the limit says.
+        allows: leaves out placements with other sets.
     """
     units = placement_units(problem)
     engines = [unit for unit in units if unit.generates]
     role_units = [unit for unit in units if not unit.generates]
-    blocks = _blocks(problem.pools, units, max_placements)
+    if block_devices is None:
+        blocks = _blocks(problem.pools, units, max_placements)
+    else:
+        blocks = _Blocks(block_devices, problem.pools)
     for sets, pools in _assignments(units, problem.pools):
-        for meshes in _meshes(sets, pools, blocks):
+        for meshes in _meshes(sets, pools, blocks, (), allows):
             yield _placement(problem, sets, meshes)
     if len(engines) == 1 and len(role_units) > 1:
         for sets, pools in _assignments(role_units, problem.pools):
             # With one set this is the colocated placement, which the first loop has.
             if len(sets) > 1:
-                for meshes in _meshes(sets, pools, blocks):
+                for meshes in _meshes(sets, pools, blocks, engines, allows):
                     yield _placement(problem, sets, meshes)
 
 
@@ -124,9 +164,11 @@ def block_sizes(
     return _blocks(problem.pools, placement_units(problem), max_placements).sizes
 
 
-def mesh_sizes(problem: PlanningProblem, max_placements: int = MAX_PLACEMENTS) -> dict[str, range]:
+def mesh_sizes(
+    problem: PlanningProblem, block_devices: Mapping[str, int] | None = None
+) -> dict[str, range]:
     """Device counts that a set of a pool may have, by pool; arguments as for `placements`."""
-    sizes = block_sizes(problem, max_placements)
+    sizes = block_sizes(problem) if block_devices is None else block_devices
     return {
         pool.name: range(sizes[pool.name], pool.num_devices + 1, sizes[pool.name])
         for pool in problem.pools
@@ -227,27 +269,72 @@ def _in_one_pool(sets: Sets, pools: Sequence[Pool]) -> bool:
     )
 
 
-def _meshes(sets: Sets, pools: Sequence[Pool], blocks: _Blocks) -> Iterator[tuple[Mesh, ...]]:
-    """Every way in which sets share out the devices of their pools."""
+def _meshes(
+    sets: Sets,
+    pools: Sequence[Pool],
+    blocks: _Blocks,
+    everywhere: Sequence[PlacementUnit],
+    allows: Allows,
+) -> Iterator[tuple[Mesh, ...]]:
+    """Every way in which sets share out the devices of their pools, with generation of other sets'
+    roles on all of them."""
     by_pool = [
         [number for number, _ in enumerate(sets) if pools[number] == pool] for pool in blocks.pools
     ]
-    choices = [
-        tuple(compositions(blocks.num_blocks(pool), len(numbers))) if numbers else ((),)
-        for pool, numbers in zip(blocks.pools, by_pool, strict=True)
-    ]
+
+    def allowed_sizes(number: int, pool: Pool, most: int) -> list[int]:
+        block = blocks.sizes[pool.name]
+        every = range(1, most + 1)
+        return [n for n in every if allows(sets[number], pool, n * block, everywhere)]
+
+    choices: list[tuple[tuple[int, ...], ...]] = []
+    for pool, numbers in zip(blocks.pools, by_pool, strict=True):
+        total = blocks.num_blocks(pool)
+        most = total - len(numbers) + 1
+        of_sets = [allowed_sizes(number, pool, most) for number in numbers]
+        choices.append(tuple(sums(total, of_sets)) if numbers else ((),))
     for chosen in product(*choices):
-        meshes: dict[int, Mesh] = {}
-        for pool, numbers, sizes in zip(blocks.pools, by_pool, chosen, strict=True):
-            first, block = 0, blocks.sizes[pool.name]
-            # Sets with most devices come first, so that they lie within nodes where possible; equal
-            # ones in their own order.
-            for number, size in sorted(
-                zip(numbers, sizes, strict=True), key=lambda pair: (-pair[1], pair[0])
-            ):
-                meshes[number] = Mesh(pool=pool.name, first_rank=first, data=size * block)
-                first += size * block
-        yield tuple(meshes[number] for number, _ in enumerate(sets))
+        layouts = [
+            tuple(_layouts(pool, blocks, dict(zip(numbers, sizes, strict=True))))
+            for pool, numbers, sizes in zip(blocks.pools, by_pool, chosen, strict=True)
+        ]
+        for layout in product(*layouts):
+            meshes = {number: mesh for of_pool in layout for number, mesh in of_pool.items()}
+            yield tuple(meshes[number] for number, _ in enumerate(sets))
+
+
+def _layouts(pool: Pool, blocks: _Blocks, sizes: Mapping[int, int]) -> Iterator[Mapping[int, Mesh]]:
+    """Consecutive devices of a pool for sets with some numbers of blocks."""
+    # Sets with most devices come first, so that they lie within nodes where possible; equal ones in
+    # their own order.
+    first = sorted(sizes, key=lambda number: (-sizes[number], number))
+    layout = _layout(pool, blocks, sizes, first)
+    yield layout
+    per_node = pool.devices_per_node
+    # Powers of two in this order tear no tensor group if nodes are powers of two, too.
+    if per_node.bit_count() == 1 or blocks.num_blocks(pool) > MAX_ORDERED_BLOCKS:
+        return
+    if any(_is_torn(mesh, per_node) for mesh in layout.values()):
+        for order in islice(permutations(first), 1, None):
+            yield _layout(pool, blocks, sizes, order)
+
+
+def _layout(
+    pool: Pool, blocks: _Blocks, sizes: Mapping[int, int], order: Sequence[int]
+) -> Mapping[int, Mesh]:
+    meshes: dict[int, Mesh] = {}
+    first, block = 0, blocks.sizes[pool.name]
+    for number in order:
+        meshes[number] = Mesh(pool=pool.name, first_rank=first, data=sizes[number] * block)
+        first += sizes[number] * block
+    return meshes
+
+
+def _is_torn(mesh: Mesh, per_node: int) -> bool:
+    """True if devices that are no full nodes lie on several."""
+    ranks = mesh.ranks
+    is_aligned = ranks.start % per_node == 0 and len(ranks) % per_node == 0
+    return not is_aligned and ranks.start // per_node != (ranks.stop - 1) // per_node
 
 
 def _placement(problem: PlanningProblem, sets: Sets, meshes: Sequence[Mesh]) -> JobStrategy:

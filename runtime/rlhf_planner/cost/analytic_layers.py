@@ -1,12 +1,13 @@
 """Layers by a roofline: a kernel's time is that of its FLOP or of its bytes, whichever is longer.
 
-    products of matrices   max( 2 w (n + n_half) / (F e),  (w + n v) b / (B m) )
+    products of matrices   max( 2 (w + n_half d) (n + n_half) / (F e),  (w + n v) b / (B m) )
     attention              max( f p / (F a),  n u b / (B m) )
     elementwise            n x / (B m)
 
 n tokens, p pairs of them, w weights, v widths, f FLOP of a pair, u attention's width and x bytes as
 of `BlockCounts`; F FLOP/s with shares e of products and a of attention, B bandwidth with its share
-m. Decoding reads the cache, of c tokens in all:
+m. A kernel works on tiles in all three directions, so narrow matrices lose like few tokens: d is
+the sum of the sides of the weights' matrices. Decoding reads the cache, of c tokens in all:
 
     attention              max( f c / (F a),  c y / (B m) ),  y bytes of a token's keys and values
 
@@ -136,7 +137,7 @@ class AnalyticLayers:
         if kind is LayerKind.EMBEDDING:
             return self.forward(kind, cut, tokens, pairs)
         counts = _block(self, cut)
-        compute, memory = self._products(counts.weights, counts.widths, tokens)
+        compute, memory = self._block_products(counts, tokens)
         more_compute, more_memory = self._attention(counts, tokens, pairs)
         memory += more_memory + tokens * counts.fused_bytes * self.rates.byte
         return self._launched(compute + more_compute, memory, FUSED_KERNELS)
@@ -149,7 +150,7 @@ class AnalyticLayers:
         rates, graph = self.rates, self.hardware.graph_kernel_seconds
         if kind is LayerKind.BLOCK:
             counts = _block(self, cut)
-            compute, memory = self._products(counts.weights, counts.widths, sequences)
+            compute, memory = self._block_products(counts, sequences)
             reading = cached_tokens * counts.cached_bytes * rates.byte
             attending = cached_tokens * counts.pair_flops * rates.attention
             memory += sequences * counts.fused_bytes * rates.byte
@@ -160,7 +161,7 @@ class AnalyticLayers:
         if kind is LayerKind.EMBEDDING:
             moved = 2 * sequences * table.hidden * self.number_bytes
             return LayerTime(0.0, moved * rates.byte, graph)
-        compute, memory = self._products(table.hidden * table.rows, table.hidden, sequences)
+        compute, memory = self._table_products(table, sequences)
         # Logits are gathered first, so sampling covers the full vocabulary.
         sampled = sequences * self.shape.vocab_size * SAMPLED_LOGIT_BYTES
         return LayerTime(compute, memory + sampled * rates.byte, FUSED_KERNELS * graph)
@@ -169,7 +170,7 @@ class AnalyticLayers:
         self, counts: BlockCounts, tokens: float, pairs: float, passes: int, attention: float
     ) -> LayerTime:
         """`passes` times a block's forward pass, with `attention` times its attention."""
-        compute, memory = self._products(counts.weights, counts.widths, tokens)
+        compute, memory = self._block_products(counts, tokens)
         attending, moving = self._attention(counts, tokens, pairs)
         memory += tokens * counts.eager_bytes * self.rates.byte
         return self._launched(
@@ -181,17 +182,30 @@ class AnalyticLayers:
     def _head(
         self, table: TableCounts, tokens: float, products: int, logit_bytes: float
     ) -> LayerTime:
-        compute, memory = self._products(table.hidden * table.rows, table.hidden, tokens)
+        compute, memory = self._table_products(table, tokens)
         passes = tokens * table.rows * logit_bytes * self.rates.byte
         return self._launched(products * compute, products * memory + passes, 12 * products)
 
-    def _products(self, weights: float, widths: float, tokens: float) -> tuple[float, float]:
+    def _block_products(self, counts: BlockCounts, tokens: float) -> tuple[float, float]:
+        # What products read and write for a token are the sides of their matrices.
+        return self._products(counts.weights, counts.widths, counts.widths, tokens)
+
+    def _table_products(self, table: TableCounts, tokens: float) -> tuple[float, float]:
+        # The logits that a product writes count with the passes over them.
+        sides = table.hidden + table.rows
+        return self._products(table.hidden * table.rows, table.hidden, sides, tokens)
+
+    def _products(
+        self, weights: float, widths: float, sides: float, tokens: float
+    ) -> tuple[float, float]:
         """Seconds of products of matrices: of FLOP or of bytes, the other is 0."""
         rates = self.rates
         if not tokens:
             return 0.0, 0.0
-        # n tokens compute at n / (n + half_tokens) of the rate, so n cancels out of their time.
-        compute = 2 * weights * (tokens + rates.half_tokens) * rates.matmul
+        # n tokens compute at n / (n + half_tokens) of the rate, so n cancels out of their time; the
+        # same for both sides of a matrix, less the smallest term.
+        filled = weights + rates.half_tokens * sides
+        compute = 2 * filled * (tokens + rates.half_tokens) * rates.matmul
         memory = (weights + tokens * widths) * self.number_bytes * rates.byte
         return (compute, 0.0) if compute >= memory else (0.0, memory)
 

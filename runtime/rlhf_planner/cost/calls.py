@@ -2,7 +2,8 @@
 
 Train, Infer, Generate         see train_and_infer.py and generation.py
 Reshard, Load, Offload, Copy   see transfers.py
-Release, Compute               the time of every call: its dispatch, and the columns it reads
+Release                        see transfers.py
+Compute                        the time of every call: its dispatch, and the columns it reads
 Finish                         the end of a Generate that few engines finish, see
                                generation.py; the Generate is then shorter
 """
@@ -38,9 +39,10 @@ from rlhf_planner.cost.transfers import (
     copy_seconds,
     load_seconds,
     offload_seconds,
+    release_seconds,
     reshard_seconds,
 )
-from rlhf_planner.memory.generation import generation_load
+from rlhf_planner.memory.generation import generation_load, generation_weight_bytes
 from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.placement.strategy import EngineStrategy
 from rlhf_planner.problem.problem import PlanningProblem
@@ -200,6 +202,14 @@ class CallCosts:
         """Seconds of a reshard of a role's weights to its engines."""
         trained = generation_load(self.problem, model, engines).trained
         return dispatched(reshard_seconds(trained, engines.mesh, self.links[model.mesh.pool]))
+
+    def release(self, model: RoleModel, engines: EngineStrategy) -> CallSeconds:
+        """Seconds of a release of a role's engines, and of mapping their memory again; the size of
+        the engines is not open, an open cache counts as none."""
+        load = generation_load(self.problem, model, engines)
+        weights = generation_weight_bytes(load, engines.mesh.tensor)
+        cache = engines.kv_cache_bytes or 0
+        return dispatched(release_seconds(weights + cache, self.links[engines.devices.pool]))
 
     def columns(
         self, call: ModelCall, mesh: Mesh, *, crosses_nodes: bool, batch: Batch | None = None

@@ -86,7 +86,7 @@ class Engine:
             self._layers.decode(LayerKind.BLOCK, self._cut, sequences, cached_tokens),
             self._shape.num_layers,
         )
-        return self._step(computing, self._decoding_communication, sequences)
+        return self._step(computing, self._decoding_communication, sequences, sequences)
 
     def prefill(self, tokens: float, pairs: float) -> CallSeconds:
         """Seconds of a step with a number of tokens of prompts, and attention pairs of these."""
@@ -94,16 +94,23 @@ class Engine:
             self._layers.prefill(LayerKind.BLOCK, self._cut, tokens, pairs),
             self._shape.num_layers,
         )
-        return self._step(computing, self._reductions, tokens)
+        # A pass has few prompts beside its tokens: their host time is that of any step.
+        return self._step(computing, self._reductions, tokens, 0.0)
 
     def _step(
-        self, computing: LayerTime, communication: tuple[float, float], tokens: float
+        self,
+        computing: LayerTime,
+        communication: tuple[float, float],
+        tokens: float,
+        sequences: float,
     ) -> CallSeconds:
         constant, per_token = communication
+        hardware = self._links.hardware
+        host = hardware.engine_step_seconds + sequences * hardware.engine_sequence_seconds
         return CallSeconds(
             compute=computing.compute,
             memory=computing.memory,
-            launch=computing.launch + self._links.hardware.engine_step_seconds,
+            launch=computing.launch + host,
             tensor_communication=constant + tokens * per_token,
         )
 

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_flow.errors import DevicesUnknown
+from rlhf_planner.cost.engine_host import V1
 from rlhf_planner.problem.devices import similar_gpus
 
 # Rate of typical model shapes, relative to the fastest product of matrices: a quick search finds 80
@@ -93,10 +94,11 @@ class Hardware:
     """Seconds that each kernel in a CUDA graph adds to its own work. NVIDIA ("Getting started with
     CUDA graphs") finds 0.5 us between kernels of 2.9 us; as much again for their ramp is an
     estimate."""
-    engine_step_seconds: float = 1e-3
-    """Seconds of vLLM's scheduler and sampler on the host per step, while the device waits. An
-    estimate: 0.6 spent 29 % of a step on scheduling and 38 %, about 5 ms, on an H100 (vLLM's blog,
-    version 0.6.0); later versions hide most of it."""
+    engine_step_seconds: float = V1.step
+    """Seconds of vLLM's scheduler and sampler on the host per step, while the device waits; see
+    engine_host.py."""
+    engine_sequence_seconds: float = V1.sequence
+    """Additional seconds for each sequence of a step; see engine_host.py."""
 
     def flops_per_second(self, precision: Precision) -> float:
         """Dense FLOP/s in a number format."""

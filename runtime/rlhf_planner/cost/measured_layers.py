@@ -202,6 +202,8 @@ def hardware_for(hardware: Hardware, profile: Profile | None = None) -> Hardware
         memory_bytes_per_second=constants.memory_bytes_per_second,
         memory_efficiency=1.0,
         engine_step_seconds=hardware.engine_step_seconds if step is None else step,
+        # The measured steps of the head contain it, for every number of sequences.
+        engine_sequence_seconds=0.0,
     )
 
 

@@ -1,14 +1,13 @@
 """Lengths of sequences, and a replica's share of a batch as the runtime cuts it.
 
-Lengths: of prompts and responses only mean and maximum are known. An assumption, not a measurement:
-the share of sequences that are longer than t is
+Lengths: of prompts and responses only mean m, maximum T and the share q of responses that are cut
+off at the maximum are known. An assumption, not a measurement: the share that is longer than t is
 
-    S(t) = (1 - t / T)^k,  k = T / mean - 1,  0 <= t <= T
+    S(t) = q + (1 - q) (1 - t / T)^k,  k = T / m' - 1,  m' = (m - q T) / (1 - q),  0 <= t < T
 
-with the maximum T. Its mean is the requested one for every k. k = 0: all have the maximum length;
-k = 1: all lengths are equally likely; larger k: most are short and few are long, as of a beta
-distribution with parameters 1 and k, scaled by T. Lengths are assumed to be continuous, and those
-of prompts and responses to be independent.
+Its mean is m for every k. k = 0: all have the maximum length; k = 1: all others are equally likely;
+larger k: most are short and few are long, as of a beta distribution with parameters 1 and k, scaled
+by T. Lengths are assumed to be continuous, and those of prompts and responses to be independent.
 
 Rows. Replicas get the same number of rows; the one with the most counts. Rows of a prompt share it
 in one sequence while that is cheaper (docs/adr/0006-responses-share-their-prompt.md): l tokens of a
@@ -33,10 +32,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rlhf_planner.memory.role_model import RoleModel
-from rlhf_sizing.costs import MASKED_COST, SequenceCost
+from rlhf_sizing.costs import MASKED_COST, SequenceCost, attention_width
 
 # An exponent below which all lengths count as equal: the gamma functions lose their digits.
 EQUAL = 1e-6
+# Lengths at which a peak is looked for.
+PEAK_STEPS = 64
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Lengths:
 
     mean: float
     maximum: float
+    truncated: float = 0.0
+    """q: the share that is cut off at the maximum."""
 
     def __post_init__(self) -> None:
         if not 0 < self.mean <= self.maximum < math.inf:
@@ -57,18 +60,35 @@ class Lengths:
                 f"{self.maximum} tokens, allowed a mean above 0 and at most the maximum; correct "
                 "one of them"
             )
+        # All of the maximum length are all cut off: the share does not matter then.
+        limit = self.mean / self.maximum
+        if self.mean < self.maximum and not 0 <= self.truncated < limit:
+            raise ValueError(
+                f"too many responses are cut off: got a share of {self.truncated} at "
+                f"{self.maximum} tokens and a mean of {self.mean}, allowed less than {limit:.3g}; "
+                "correct one of them"
+            )
+
+    @property
+    def _share_of_others(self) -> float:
+        """1 - q."""
+        return 1.0 - self.truncated
 
     @property
     def exponent(self) -> float:
         """k: 0 if all have the maximum length."""
-        return self.maximum / self.mean - 1
+        if self.mean >= self.maximum:
+            return 0.0
+        cut = self.truncated * self.maximum
+        return self.maximum * self._share_of_others / (self.mean - cut) - 1
 
     @property
     def mean_square(self) -> float:
-        """E[X^2] = 2 T^2 / ((k + 1) (k + 2))."""
+        """E[X^2] = q T^2 + (1 - q) 2 T^2 / ((k + 1) (k + 2))."""
         # The integral of 2 t S(t) from 0 to T.
         k = self.exponent
-        return 2 * self.maximum**2 / ((k + 1) * (k + 2))
+        others = 2 * self.maximum**2 / ((k + 1) * (k + 2))
+        return self.truncated * self.maximum**2 + self._share_of_others * others
 
     @property
     def variance(self) -> float:
@@ -86,19 +106,25 @@ class Lengths:
         """S(t): the share that is longer."""
         if tokens >= self.maximum:
             return 0.0
-        return float((1 - tokens / self.maximum) ** self.exponent) if tokens > 0 else 1.0
+        if tokens <= 0:
+            return 1.0
+        others = float((1 - tokens / self.maximum) ** self.exponent)
+        return self.truncated + self._share_of_others * others
 
     def exceeded_by(self, share: float) -> float:
-        """The length that a share u exceeds, from S(t) = u: t = T (1 - u^(1/k)); u in (0, 1]."""
-        if self.exponent < EQUAL:
+        """The length that a share u exceeds, from S(t) = u in (0, 1]; the maximum for u up to q."""
+        if self.exponent < EQUAL or share <= self.truncated:
             return self.maximum
-        return float(self.maximum * (1 - share ** (1 / self.exponent)))
+        others = (share - self.truncated) / self._share_of_others
+        return float(self.maximum * (1 - others ** (1 / self.exponent)))
 
     def after(self, tokens: float) -> Lengths:
         """Remaining lengths of those longer than `tokens`, which must be below the maximum."""
         # S(t + x) / S(t) has the same form, with the same k and the maximum T - t.
         left = self.maximum - tokens
-        return Lengths(left / (self.exponent + 1), left)
+        truncated = self.truncated / self.survival(tokens)
+        mean = left * (truncated + (1 - truncated) / (self.exponent + 1))
+        return Lengths(mean, left, truncated)
 
     def expected_running(self, number: float, tokens: float) -> float:
         """Expected number, out of `number`, that are longer: they still run after so many steps."""
@@ -108,21 +134,31 @@ class Lengths:
         """Expected maximum of `number` lengths."""
         if self.exponent < EQUAL:
             return self.maximum
-        # 1 - X/T is V^(1/k) with V uniform on (0, 1), and the smallest of n such V is distributed
-        # as beta(1, n), so that E[max] = T (1 - Gamma(1 + 1/k) Gamma(n + 1) / Gamma(n + 1 + 1/k)).
+        # Without any cut off: 1 - X/T is V^(1/k) with V uniform on (0, 1), and the smallest of n
+        # such V is distributed as beta(1, n), so that
+        # E[max] = T (1 - Gamma(1 + 1/k) Gamma(n + 1) / Gamma(n + 1 + 1/k)).
+        # None of n is cut off with the probability (1 - q)^n; else the maximum is T.
         power = 1 / self.exponent
         logarithm = (
             math.lgamma(1 + power) + math.lgamma(number + 1) - math.lgamma(number + 1 + power)
         )
-        return self.maximum * (1 - math.exp(logarithm))
+        none = self._share_of_others**number
+        return self.maximum * float(1 - none * math.exp(logarithm))
 
     def expected_peak(self, start: float) -> float:
         """Expected peak of tokens per sequence if all begin at once with `start` tokens."""
-        # S(t) (start + t) is largest at t = (T - k start) / (k + 1), or at 0 if that is negative.
-        at = max(0.0, (self.maximum - self.exponent * start) / (self.exponent + 1))
         if self.exponent < EQUAL:
             return start + self.maximum
-        return self.survival(at) * (start + at)
+        # (1 - t/T)^k (start + t) is largest at t = (T - k start) / (k + 1), or at 0 if that is
+        # negative.
+        at = max(0.0, (self.maximum - self.exponent * start) / (self.exponent + 1))
+        if not self.truncated:
+            return self.survival(at) * (start + at)
+        # Those that are cut off move the peak to later, or make another at the end: there is no
+        # closed form.
+        last = self.truncated * (start + self.maximum)
+        later = (at + (self.maximum - at) * step / PEAK_STEPS for step in range(PEAK_STEPS))
+        return max(last, *(self.survival(t) * (start + t) for t in later))
 
 
 @dataclass(frozen=True)
@@ -213,8 +249,17 @@ def replica_micro_batches(batch: Batch, model: RoleModel, updates: int = 1) -> M
         model.mesh.data,
         model.micro_batch_tokens,
         model.longest_shared_tokens,
-        SequenceCost(model.shape.hidden_size, MASKED_COST[model.device]),
+        sequence_cost(model),
     )
+
+
+def sequence_cost(model: RoleModel) -> SequenceCost:
+    """Cost of a role's sequences."""
+    shape = model.shape
+    width = attention_width(
+        shape.hidden_size, shape.intermediate_size, shape.query_size, shape.key_value_size
+    )
+    return SequenceCost(width, MASKED_COST[model.device])
 
 
 def _filled(limit: int, mean: float, *, is_equal: bool) -> float:

@@ -78,7 +78,7 @@ class PlanCosts:
             case CallKind.RESHARD:
                 return (self._costs.reshard(model, self._strategy.engines[model.role]),)
             case CallKind.RELEASE:
-                return (dispatched(CallSeconds()),)
+                return (self._costs.release(model, self._strategy.engines[model.role]),)
             case CallKind.FINISH:
                 assert self._split is not None
                 return (dispatched(self._split.finish_seconds),)

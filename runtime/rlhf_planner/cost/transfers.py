@@ -16,7 +16,10 @@ the same parts of weights as in memory/engine_groups.py:
     between nodes   needed and not trained on the node, over the ranks that need it there
     within a node   needed, less what is kept and what came from other nodes
 
-The two follow each other.
+The two follow each other. The host adds a time for each tensor that moves: it is cut, packed, sent,
+and written to its place (`MOVED_TENSOR_SECONDS`).
+
+Release: an engine unmaps its memory, and maps as much again before the next reshard.
 
 Source: HybridFlow (arXiv 2409.19256), section 5.4, for what is counted.
 """
@@ -31,13 +34,14 @@ from rlhf_api.calls import IDLE
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import TrainingEngineType
+from rlhf_api.spec.resources import Device
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.micro_batches import Batch
 from rlhf_planner.cost.seconds import CallSeconds, write_seconds
 from rlhf_planner.memory.engine_groups import TrainedModel
 from rlhf_planner.memory.megatron import stage_parameters
 from rlhf_planner.memory.offloading import COPIED
-from rlhf_planner.memory.role_model import FLOAT32_BYTES, RoleModel
+from rlhf_planner.memory.role_model import FLOAT32_BYTES, GIB, RoleModel
 from rlhf_planner.memory.roles import role_items
 from rlhf_sizing.limits import TRANSFER_BUCKET_ELEMENTS
 from rlhf_sizing.shape import DecoderShape
@@ -49,6 +53,17 @@ from rlhf_sizing.weights import (
     trained_weights,
 )
 
+# Seconds of the host for a tensor of the model that moves to other ranks, in a reshard. Six
+# transfers of a 4B model between two nodes take 70 to 150 ms, where the links ask for 28 to 55
+# (NVIDIA-NeMo/RL, pull request 2808); it rests on three of them (benchmarks/readings.toml).
+MOVED_TENSOR_SECONDS = 1.5e-4
+# Kernels for a tensor that stays on its rank. 146 tensors took 0.4 ms more than their bytes on an
+# H200 (docs/limits.md, One GPU).
+KEPT_TENSOR_KERNELS = 2
+# Seconds to unmap a GiB of an engine's memory, and to map it again. vLLM unmapped 32 and 47 GiB in
+# 0.12 and 0.31 s on A100 (vllm-project/vllm, pull request 48337: sleep at level 2); mapping 5.6 GiB
+# took 62 ms on an H200 (docs/limits.md, One GPU).
+SLEEP_SECONDS_PER_GIB, WAKE_SECONDS_PER_GIB = 5e-3, 1.1e-2
 # Seconds from a call's dispatch to its first work on a rank, through Ray. An estimate.
 DISPATCH_SECONDS = 2e-3
 # Rate of a column into the object store and out of it. An estimate.
@@ -189,6 +204,9 @@ def reshard_seconds(model: TrainedModel, engines: Mesh, links: Links) -> CallSec
     hardware, number = links.hardware, model.number_bytes
     rounds = -(-(traffic.within + traffic.between) // TRANSFER_BUCKET_ELEMENTS)
     is_fsdp = model.engine is TrainingEngineType.FSDP
+    tensors = sum(weights.number for weights in all_weights(model.shape))
+    moves = traffic.within + traffic.between > 0
+    kept_seconds = KEPT_TENSOR_KERNELS * hardware.eager_kernel_seconds
     trained = model.shape.num_parameters / num_training_layouts(model.mesh, model.engine)
     # Needed weights are gathered or copied (2 b) and read for checksums (b); trained ones are read
     # for checksums.
@@ -197,7 +215,22 @@ def reshard_seconds(model: TrainedModel, engines: Mesh, links: Links) -> CallSec
         transfer=links.receive_seconds(traffic.within * number, traffic.between * number)
         + rounds * hardware.collective_seconds,
         memory=hardware.memory_seconds(moved),
+        launch=tensors * (MOVED_TENSOR_SECONDS if moves else kept_seconds),
     )
+
+
+def release_seconds(released_bytes: float, links: Links) -> CallSeconds:
+    """Seconds in which an engine releases memory on each of its devices, and maps it again.
+
+    Args:
+        released_bytes: of weights and cache.
+        links: of its pool.
+    """
+    # Only GPUs' engines map memory.
+    if links.hardware.device is not Device.GPU:
+        return CallSeconds()
+    seconds = SLEEP_SECONDS_PER_GIB + WAKE_SECONDS_PER_GIB
+    return CallSeconds(launch=released_bytes / GIB * seconds)
 
 
 @lru_cache(maxsize=16384)

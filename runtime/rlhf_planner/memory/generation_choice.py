@@ -45,7 +45,7 @@ def _sized(
         for role, tensor in given.items()
         if tensor is None
     ]
-    sizes = [size for size in _powers(pool) if all(size in of_role for of_role in free)]
+    sizes = [size for size in _sizes(pool) if all(size in of_role for of_role in free)]
     return [
         {role: replace(engines[role], tensor=tensor or size) for role, tensor in given.items()}
         # Without a free size one value is enough.
@@ -60,8 +60,7 @@ def _check_size(
     obstacle = _obstacle(tensor, pool, engines.devices, shape)
     if obstacle is not None:
         field = engine_size_field(fixed, engines) or "rollout.parallelism.tensor"
-        sizes = range(1, 1 + pool.devices_per_node)
-        usable = [size for size in sizes if is_possible(size, pool, engines.devices, shape)]
+        usable = possible_sizes(pool, engines.devices, shape)
         raise DoesNotDivide(
             f"{field} cannot be {tensor}: got {obstacle}; choose "
             f"{' or '.join(map(str, usable)) or 'other devices'}, or leave it out and the "
@@ -77,7 +76,7 @@ def _location(field: str) -> list[str | int]:
 
 def possible_sizes(pool: Pool, mesh: Mesh, shape: DecoderShape) -> tuple[int, ...]:
     """Possible ranks per engine of a model on devices of a pool. Ascending."""
-    return tuple(size for size in _powers(pool) if is_possible(size, pool, mesh, shape))
+    return tuple(size for size in _sizes(pool) if is_possible(size, pool, mesh, shape))
 
 
 def is_possible(tensor: int, pool: Pool, mesh: Mesh, shape: DecoderShape) -> bool:
@@ -85,8 +84,8 @@ def is_possible(tensor: int, pool: Pool, mesh: Mesh, shape: DecoderShape) -> boo
     return _obstacle(tensor, pool, mesh, shape) is None
 
 
-def _powers(pool: Pool) -> list[int]:
-    return [2**k for k in range(pool.devices_per_node.bit_length())]
+def _sizes(pool: Pool) -> range:
+    return range(1, pool.devices_per_node + 1)
 
 
 def _obstacle(tensor: int, pool: Pool, mesh: Mesh, shape: DecoderShape) -> str | None:

@@ -6,8 +6,9 @@ calls of each graph. Standby libraries are those of workers between two starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from rlhf_api.calls import LOAD, OFFLOAD, CallKind, Phase, call_phase
 from rlhf_api.plan import OffloadDepth, Pool
@@ -35,6 +36,10 @@ DEPTH_TEXTS = {
     OffloadDepth.EVERYTHING: "on their devices for their own calls only, else offloaded",
 }
 
+
+DERIVED, EVERYTHING = OffloadDepth.DERIVED, OffloadDepth.EVERYTHING
+# Depths of a role that leaves its devices, the faster one first.
+DEPTHS = (DERIVED, EVERYTHING)
 
 # The depth of each role that leaves its devices, in full or in part: it is complete on them only
 # for its own calls.
@@ -64,37 +69,96 @@ def _is_forced(problem: PlanningProblem, role: str) -> bool:
     return problem.models[role].fixed.offload is not Offload.AUTO
 
 
+# Limit of combinations of depths that a search compares for a placement.
+MAX_COMBINATIONS = 32
+
+
 def offload_choices(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> tuple[Depths, ...]:
-    """Choices of offloaded roles, fastest first.
+    """Choices of offloaded roles in which all that may leave their devices do, or none; fastest
+    first by rule.
 
     Args:
         problem: the planning problem.
         groups: all devices.
     """
+    forced, optional = _forced(problem, groups), _optional(problem, groups)
+    # Rebuilding derived state takes less time than copies to the host and back.
+    choices = [
+        forced,
+        forced | {role: DERIVED for role, depths in optional.items() if DERIVED in depths},
+        forced | dict.fromkeys(optional, EVERYTHING),
+    ]
+    return tuple(depths for number, depths in enumerate(choices) if depths not in choices[:number])
+
+
+def offload_combinations(
+    problem: PlanningProblem,
+    groups: Sequence[DeviceGroup],
+    max_combinations: int = MAX_COMBINATIONS,
+) -> Iterator[Depths]:
+    """Choices of offloaded roles, for each role by itself.
+
+    Args:
+        problem: the planning problem.
+        groups: all devices.
+        max_combinations: limit. If there are more, only the roles with most state have a depth of
+            their own; the others all have the same.
+    """
+    forced, optional = _forced(problem, groups), _optional(problem, groups)
+    # By shapes, not by memory: more memory must not change what is compared.
+    order = sorted(optional, key=lambda role: -_state_weight(problem.models[role]))
+    own: list[str] = []
+    number = 1
+    for role in order:
+        number *= 1 + len(optional[role])
+        # Twice as many, as the others have all of one depth or another.
+        if number * (1 + len(DEPTHS)) > max_combinations and len(order) > len(own) + 1:
+            break
+        own.append(role)
+    others = [role for role in order if role not in own]
+    for chosen in product(*((None, *optional[role]) for role in own)):
+        depths = forced | {r: depth for r, depth in zip(own, chosen, strict=True) if depth}
+        yield depths
+        for depth in DEPTHS if others else ():
+            with_others = {role: depth for role in others if depth in optional[role]}
+            if with_others:
+                yield depths | with_others
+
+
+def _forced(problem: PlanningProblem, groups: Sequence[DeviceGroup]) -> dict[str, OffloadDepth]:
+    """Depths that the manifest fixes."""
     roles = dict.fromkeys(role for group in groups for role in group.roles)
+    requested = {role: problem.models[role].fixed.offload for role in roles}
+    always = {role: EVERYTHING for role in roles if requested[role] is Offload.ALWAYS}
+    return always | {
+        role: DERIVED
+        for role in roles
+        if requested[role] is Offload.DERIVED and _has_masters(problem.models[role])
+    }
+
+
+def _optional(
+    problem: PlanningProblem, groups: Sequence[DeviceGroup]
+) -> dict[str, tuple[OffloadDepth, ...]]:
+    """Possible depths of the roles for which they are open."""
+    # Offloading a role that is alone on its devices frees memory for no other.
     shared = {
         role
         for group in groups
         if len(group.roles) + len(group.generating) > 1
         for role in group.roles
     }
-    requested = {role: problem.models[role].fixed.offload for role in roles}
-    derivable = {role for role in roles if _has_masters(problem.models[role])}
-    forced = {role: OffloadDepth.EVERYTHING for role in roles if requested[role] is Offload.ALWAYS}
-    forced |= {
-        role: OffloadDepth.DERIVED
-        for role in roles
-        if requested[role] is Offload.DERIVED and role in derivable
+    return {
+        role: DEPTHS if _has_masters(problem.models[role]) else (EVERYTHING,)
+        for role in dict.fromkeys(role for group in groups for role in group.roles)
+        if role in shared and problem.models[role].fixed.offload is Offload.AUTO
     }
-    # Offloading a role that is alone on its devices frees memory for no other.
-    optional = [role for role in roles if role in shared and requested[role] is Offload.AUTO]
-    # Rebuilding derived state takes less time than copies to the host and back.
-    choices = [
-        forced,
-        forced | {role: OffloadDepth.DERIVED for role in optional if role in derivable},
-        forced | dict.fromkeys(optional, OffloadDepth.EVERYTHING),
-    ]
-    return tuple(depths for number, depths in enumerate(choices) if depths not in choices[:number])
+
+
+def _state_weight(facts: RoleSpec) -> int:
+    """Bytes of a role's state, up to a factor."""
+    # Master weights and two moments of 4 bytes each, or weights of 2.
+    return facts.num_parameters * (6 if facts.is_trained else 1)
 
 
 def _has_masters(facts: RoleSpec) -> bool:

@@ -57,6 +57,9 @@ class RoleStrategy:
     @property
     def mesh(self) -> Mesh:
         """The devices with the model cut."""
+        # Open strategies are asked most often, and hashing a mesh takes longer than this.
+        if self.cut.num_ranks == 1:
+            return self.devices
         return cut_mesh(self.devices, self.cut)
 
     def with_cut(self, cut: Cut) -> RoleStrategy:
@@ -86,6 +89,8 @@ class EngineStrategy:
     @property
     def mesh(self) -> Mesh:
         """Ranks of the engines; an open size or stride counts as 1."""
+        if self.tensor in (None, 1):
+            return self.devices
         return cut_mesh(self.devices, Cut(self.tensor or 1, 1), self.tensor_stride or 1)
 
 

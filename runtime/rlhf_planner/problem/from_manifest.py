@@ -13,6 +13,7 @@ from rlhf_api.quantity import quantity_value
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelShape, Offload, TrainingSpec
+from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.document.manifest_graph import FIELD, build_manifest_graph
 from rlhf_flow.errors import ShapeUnknown
 from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role, trace_algorithms
@@ -151,6 +152,7 @@ def _workload(job: RLHFJob) -> Workload:
         or rollout.max_response_tokens / 2,
         max_concurrent_sequences=rollout.max_concurrent_sequences,
         updates_per_epoch=schedule.updates_per_epoch,
+        expected_truncated=rollout.expected_truncated,
     )
 
 
@@ -166,7 +168,9 @@ def _fixed(job: RLHFJob) -> Constraints:
         # Without `everySteps` and a warm start only the last state is copied, and no step runs
         # then.
         saves_while_training=job.spec.checkpoint.every_steps > 0 or has_warm_start,
-        stage_fusion=rollout.stage_fusion,
+        stage_fusion=rollout.stage_fusion
+        if rollout.may_migrate_responses
+        else StageFusionType.NEVER,
         stage_fusion_threshold=rollout.stage_fusion_threshold,
     )
 

@@ -47,6 +47,8 @@ class Workload:
     """Limit of sequences that one generation engine decodes at once."""
     updates_per_epoch: int
     """Optimizer steps in one pass over a step's batch."""
+    expected_truncated: float | None = None
+    """Share of responses that are cut off at the longest. None: unknown."""
 
     @property
     def other_rows(self) -> int:

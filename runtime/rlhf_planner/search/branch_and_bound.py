@@ -14,7 +14,7 @@ walks at random.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -46,6 +46,16 @@ MAX_SPLIT_PLACEMENTS = 16
 MAX_NODES_PER_CANDIDATE = 20
 # A limit that no search reaches, so that it ends with a proof.
 UNLIMITED = 10**9
+
+
+@dataclass(frozen=True)
+class LazyFamily:
+    """Placements that are listed only if one of them may be faster than the incumbent."""
+
+    bound_seconds: Callable[[], float]
+    """Returns a lower bound on their steps."""
+    placements: Callable[[float], Iterable[JobStrategy]]
+    """Returns the placements; those with longer steps than a number of seconds may be missing."""
 
 
 @dataclass(frozen=True)
@@ -100,18 +110,30 @@ def find_plan(
     incumbents: Sequence[FeasibleJob] = (),
     max_candidates: int = MAX_CANDIDATES,
     below_seconds: float = inf,
+    bounds: CallTimeBounds | None = None,
+    others: Iterable[LazyFamily] = (),
 ) -> SearchResult:
-    """Find the fastest plan of a family.
+    """Find the fastest plan of some families.
 
     Args:
         hardware: of the devices of each pool.
         family: the placements. None: all of `placements`.
         incumbents: feasible jobs to start from; one of them is the result if none is faster.
-        max_candidates: limit of strategies that are checked against memory.
+        max_candidates: limit of strategies of a family that are checked against memory.
         below_seconds: only plans with shorter steps are searched for.
+        bounds: of the problem's calls, if there are some already.
+        others: families that are searched afterwards.
     """
     family = tuple(placements(problem)) if family is None else family
-    return _Search(problem, hardware, max_candidates, below_seconds).run(family, incumbents)
+    bounds = call_time_bounds(problem, hardware) if bounds is None else bounds
+    search = _Search(problem, hardware, bounds, max_candidates, below_seconds)
+    return search.run(family, incumbents, others)
+
+
+def call_time_bounds(problem: PlanningProblem, hardware: Mapping[str, Hardware]) -> CallTimeBounds:
+    """Lower bounds of a problem's calls on its hardware."""
+    links = {pool.name: Links(hardware[pool.name], pool.devices_per_node) for pool in problem.pools}
+    return CallTimeBounds(problem, links)
 
 
 class _Search:
@@ -121,15 +143,13 @@ class _Search:
         self,
         problem: PlanningProblem,
         hardware: Mapping[str, Hardware],
+        bounds: CallTimeBounds,
         max_candidates: int,
         below_seconds: float,
     ) -> None:
         self._problem, self._hardware, self._max_candidates = problem, hardware, max_candidates
-        links = {
-            pool.name: Links(hardware[pool.name], pool.devices_per_node) for pool in problem.pools
-        }
-        self._bounds = CallTimeBounds(problem, links)
-        self._relaxation = Relaxation(problem, self._bounds, MemoryBounds(problem))
+        self._bounds = bounds
+        self._relaxation = Relaxation(problem, bounds, MemoryBounds(problem))
         self._queue: list[_Node] = []
         self._numbers = count()
         self._incumbent: FeasibleJob | None = None
@@ -137,29 +157,49 @@ class _Search:
         # Step time of the incumbent; without one, the limit that steps must be below.
         self._incumbent_seconds = below_seconds
         self._num_candidates = self._num_bounded = 0
+        # Candidates and placements of the families that were searched before.
+        self._num_before = self._num_placements = 0
+        # Lowest bound of the nodes that were left when a family's search ended.
+        self._left_seconds = inf
         # Bound, number and placement of every split placement.
         self._split: list[tuple[float, int, JobStrategy]] = []
 
-    def run(self, family: Sequence[JobStrategy], incumbents: Sequence[FeasibleJob]) -> SearchResult:
+    def run(
+        self,
+        family: Sequence[JobStrategy],
+        incumbents: Sequence[FeasibleJob],
+        others: Iterable[LazyFamily],
+    ) -> SearchResult:
         # The baselines come first: a low incumbent prunes nodes from the start.
         for fitted in incumbents:
             self._update_incumbent(fitted)
-        for placement in family:
-            self._push_placement(placement)
-        while self._should_continue():
-            self._expand(heapq.heappop(self._queue))
+        self._search_family(family)
         split = tuple(self._feasible_splits())
         # A search that ended early may not have reached these placements.
         for fitted in split:
             self._update_incumbent(fitted)
-        # Every plan of the family is no faster than the incumbent, or lies below a waiting node.
-        # The head of the heap has the lowest bound of these nodes.
-        waiting = (node.bound_seconds for node in self._queue[:1])
-        bound = min([self._incumbent_seconds, *waiting])
+        for other in others:
+            if other.bound_seconds() < self._incumbent_seconds:
+                self._search_family(tuple(other.placements(self._incumbent_seconds)))
+        # Every other plan is no faster than the incumbent, or lies below a node that was left.
+        bound = min(self._incumbent_seconds, self._left_seconds)
         seconds = inf if self._incumbent is None else self._incumbent_seconds
         return SearchResult(
-            self._incumbent, seconds, bound, self._num_candidates, len(family), split
+            self._incumbent, seconds, bound, self._num_before, self._num_placements, split
         )
+
+    def _search_family(self, family: Sequence[JobStrategy]) -> None:
+        """Search a family, with limits of its own: what one finds depends on no other."""
+        self._num_candidates = self._num_bounded = 0
+        self._queue.clear()
+        for placement in family:
+            self._push_placement(placement)
+        while self._should_continue():
+            self._expand(heapq.heappop(self._queue))
+        # The head of the heap has the lowest bound of the nodes that are left.
+        self._left_seconds = min([self._left_seconds, *(n.bound_seconds for n in self._queue[:1])])
+        self._num_before += self._num_candidates
+        self._num_placements += len(family)
 
     def _should_continue(self) -> bool:
         """True if a node of the queue may beat the incumbent and the limits allow another

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from rlhf_api.plan import OffloadDepth
 from rlhf_planner.bounds.calls import NONE, Calls, CallTimeBounds, fastest_of
-from rlhf_planner.bounds.memory import BytesPerPhase, Capacity, MemoryBounds, capacity_of
+from rlhf_planner.bounds.memory import BytesPerPhase, Capacity, Cells, MemoryBounds, capacity_of
 from rlhf_planner.bounds.step import Seconds
 from rlhf_planner.candidates.completions import engine_completions
-from rlhf_planner.memory.offloading import offload_choices
+from rlhf_planner.memory.offloading import offload_combinations
 from rlhf_planner.placement.placement import device_groups
 from rlhf_planner.placement.strategy import EngineStrategy, JobStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem
@@ -23,6 +23,10 @@ from rlhf_planner.search.search_space import (
 
 # Cache sizes are rounded up to multiples of this, so that few different ones are priced.
 CACHE_STEP_BYTES = 2**27
+
+
+# Candidates of a role by depth, or of its engines, for the cells of a capacity.
+Known = dict[tuple[Cells, str, OffloadDepth | None], tuple[Candidate, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +65,11 @@ class Relaxation:
         an engine cannot be built."""
         crossing = self.seconds.crossing(placement)
         groups = device_groups(self.problem.pools, placement)
-        for depths in offload_choices(self.problem, groups):
+        # Many combinations share the depth of a role, and the phases of the devices.
+        known: Known = {}
+        for depths in offload_combinations(self.problem, groups):
             capacity = capacity_of(self.problem, groups, depths)
-            domains = dict(self._domains(placement, capacity, crossing))
+            domains = dict(self._domains(placement, capacity, crossing, known))
             # A dimension without candidates makes everything infeasible.
             if all(domains.values()):
                 orders = self.seconds.steps.orders(placement, depths) if depths else ()
@@ -106,29 +112,33 @@ class Relaxation:
         return bounds
 
     def _domains(
-        self, placement: JobStrategy, capacity: Capacity, crossing: Mapping[str, Calls]
+        self,
+        placement: JobStrategy,
+        capacity: Capacity,
+        crossing: Mapping[str, Calls],
+        known: Known,
     ) -> Iterator[tuple[Dimension, tuple[Candidate, ...]]]:
         for role, strategy in placement.roles.items():
             depth = capacity.depths.get(role, OffloadDepth.NOTHING)
-            cuts = self.seconds.cuts(role, strategy)
-            yield (
-                Dimension(role),
-                tuple(
+            key = (capacity.cells, role, depth)
+            if key not in known:
+                known[key] = tuple(
                     open_candidate(cut, completions)
-                    for cut in cuts
+                    for cut in self.seconds.cuts(role, strategy)
                     if (
                         completions := [
                             *self._completions(role, cut, depth, capacity, crossing[role])
                         ]
                     )
-                ),
-            )
-            if role in placement.engines:
-                engines = placement.engines[role]
-                yield (
-                    Dimension(role, is_engines=True),
-                    tuple(self._engines(role, strategy, engines, capacity, crossing[role])),
                 )
+            yield Dimension(role), known[key]
+            if role in placement.engines:
+                engines, key_of_engines = placement.engines[role], (capacity.cells, role, None)
+                if key_of_engines not in known:
+                    known[key_of_engines] = tuple(
+                        self._engines(role, strategy, engines, capacity, crossing[role])
+                    )
+                yield Dimension(role, is_engines=True), known[key_of_engines]
 
     def _completions(
         self,

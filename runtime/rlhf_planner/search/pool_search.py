@@ -136,7 +136,7 @@ def plan_on_best_size(
 
     def search(part: PlanningProblem, below_seconds: float) -> Search | None:
         try:
-            return run_search(part, hardware, max_candidates, below_seconds)
+            return run_search(part, hardware, max_candidates, below_seconds, may_idle=False)
         except (PlanError, ManifestError):  # the manifest fixes what is impossible on these devices
             return None
 

@@ -10,22 +10,23 @@ device-seconds. So
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
+from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import Pool
 from rlhf_planner.baselines.realhf import real_heuristic
 from rlhf_planner.bounds.calls import NONE, CallTimeBounds
-from rlhf_planner.bounds.step import Seconds
+from rlhf_planner.bounds.step import OFF_RANKS, Seconds
 from rlhf_planner.candidates.completions import cuts, engine_tensors
-from rlhf_planner.candidates.placements import mesh_sizes
-from rlhf_planner.cost.collectives import Links
+from rlhf_planner.candidates.placements import PlacementUnit, mesh_sizes, placement_units
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.placement.strategy import EngineStrategy, RoleStrategy
 from rlhf_planner.problem.problem import PlanningProblem, RoleSpec
+from rlhf_planner.search.branch_and_bound import call_time_bounds
 from rlhf_planner.search.pool_size import num_devices
 
 
@@ -38,37 +39,63 @@ class PoolSizeBounds:
     hardware: Mapping[str, Hardware]
     """Hardware of each pool's devices."""
 
-    def step_seconds(self, part: PlanningProblem) -> float:
+    def step_seconds(
+        self, part: PlanningProblem, block_devices: Mapping[str, int] | None = None
+    ) -> float:
         """Bound a step on fewer devices; infinite if a role fits nowhere.
 
         Args:
             part: the problem with fewer devices.
+            block_devices: as for `placements`.
         """
         fastest: dict[str, float] = {}
         work: dict[str, float] = {}
-        for name, sizes in _family_sizes(part).items():
+        for name, sizes in _family_sizes(part, block_devices).items():
             for size in sizes:
                 for call, seconds in self._on_size(name, size).items():
                     fastest[call] = min(seconds, fastest.get(call, inf))
                     work[call] = min(size * seconds, work.get(call, inf))
         # A call without a time fits on no number of devices.
-        if not all(call in fastest for call in self._bounds.computed_calls):
+        if not all(call in fastest for call in self.times.computed_calls):
             return inf
         shares = (
-            self._bounds.graph.expected_count(call) * device_seconds
+            self.times.graph.expected_count(call) * device_seconds
             for call, device_seconds in work.items()
         )
         # Both bounds hold: the critical path with each call on its fastest device count, and the
         # total work, each call on its most efficient device count, spread over all devices.
-        return max(self._bounds.steps.critical_path(fastest), sum(shares) / num_devices(part.pools))
+        return max(self.times.steps.critical_path(fastest), sum(shares) / num_devices(part.pools))
+
+    def busy_seconds(self, units: Iterable[PlacementUnit], pool: str, devices: int) -> float:
+        """Bound the calls that units make in a step on some devices of a pool; infinite if one of
+        them cannot run there."""
+        seconds, graph = self._on_size(pool, devices), self.times.graph
+        return sum(
+            graph.expected_count(call) * seconds.get(call, inf)
+            for unit in units
+            for call in self._calls_of_units[unit]
+        )
 
     @cached_property
-    def _bounds(self) -> CallTimeBounds:
-        links = {
-            pool.name: Links(self.hardware[pool.name], pool.devices_per_node)
-            for pool in self.problem.pools
-        }
-        return CallTimeBounds(self.problem, links)
+    def _calls_of_units(self) -> Mapping[PlacementUnit, Sequence[str]]:
+        """Sites of the calls on ranks that units make in a step."""
+        units = placement_units(self.problem)
+        calls: dict[PlacementUnit, list[str]] = {unit: [] for unit in units}
+        for call in self.times.graph.calls:
+            role, generates = call.role or self.problem.policy, call.kind is CallKind.GENERATE
+            for unit in units:
+                if (
+                    call.kind not in OFF_RANKS
+                    and role in unit.roles
+                    and unit.generates is generates
+                ):
+                    calls[unit].append(call.id)
+        return calls
+
+    @cached_property
+    def times(self) -> CallTimeBounds:
+        """Bounds of calls."""
+        return call_time_bounds(self.problem, self.hardware)
 
     @cached_property
     def _cache(self) -> dict[tuple[str, int], Seconds]:
@@ -106,17 +133,19 @@ class PoolSizeBounds:
         ]
         possible = (cut for m in meshes for cut in cuts(self.problem, role, RoleStrategy(m)))
         for cut in dict.fromkeys(possible):
-            yield self._bounds.role_seconds(role, RoleStrategy(mesh).with_cut(cut))
+            yield self.times.role_seconds(role, RoleStrategy(mesh).with_cut(cut))
         if facts.generates:
             tensors = (engine_tensors(self.problem, role, m) for m in meshes)
             for tensor in dict.fromkeys(tensor for options in tensors for tensor in options):
                 # With the largest cache and no columns from other nodes: no plan is faster.
-                yield self._bounds.engine_seconds(role, EngineStrategy(mesh, tensor), NONE)
+                yield self.times.engine_seconds(role, EngineStrategy(mesh, tensor), NONE)
 
 
-def _family_sizes(part: PlanningProblem) -> dict[str, set[int]]:
+def _family_sizes(
+    part: PlanningProblem, block_devices: Mapping[str, int] | None
+) -> dict[str, set[int]]:
     """Device counts of all sets of the family, by pool."""
-    sizes_of_pool = {name: {*sizes} for name, sizes in mesh_sizes(part).items()}
+    sizes_of_pool = {name: {*sizes} for name, sizes in mesh_sizes(part, block_devices).items()}
     # The search adds the placement of ReaL's rule to the family (`search.py`), with other sets.
     if len(part.pools) == 1:
         for mesh in real_heuristic(part).devices:

@@ -4,18 +4,26 @@ baselines. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
-from rlhf_api.plan import Plan
+from rlhf_api.plan import Plan, Pool
 from rlhf_api.plan_estimate import PlanSearch
 from rlhf_api.spec.placement import PlacementType
 from rlhf_planner.baselines.all import baselines
 from rlhf_planner.baselines.realhf import real_heuristic
 from rlhf_planner.baselines.rule import Baseline
 from rlhf_planner.candidates.completions import devices_only
-from rlhf_planner.candidates.placements import placements
+from rlhf_planner.candidates.placements import (
+    Allows,
+    PlacementUnit,
+    allow_all,
+    block_sizes,
+    placements,
+)
+from rlhf_planner.candidates.used_devices import smaller_parts
 from rlhf_planner.cost.fusion import fusion_of
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import with_estimate
@@ -23,7 +31,8 @@ from rlhf_planner.feasibility import requested_placement
 from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.search.branch_and_bound import SearchResult, find_plan
+from rlhf_planner.search.branch_and_bound import LazyFamily, SearchResult, find_plan
+from rlhf_planner.search.pool_size_bounds import PoolSizeBounds
 from rlhf_planner.stage_fusion.choice import (
     fastest_fusion,
     fastest_with_requested_fusion,
@@ -49,33 +58,81 @@ def run_search(
     hardware: Mapping[str, Hardware],
     max_candidates: int,
     below_seconds: float = inf,
+    may_idle: bool = True,
 ) -> Search:
-    """Search the fastest plan on all devices of a problem.
+    """Search the fastest plan on the devices of a problem.
 
     Args:
         hardware: of the devices of each pool.
         max_candidates: limit of strategies that are checked against memory.
         below_seconds: only plans with shorter steps are searched for.
+        may_idle: True if a plan may leave devices without any role.
 
     Raises:
         PlanError, ManifestError: a placement that the manifest fixes is impossible.
     """
     others = baselines(problem, hardware)
     incumbents = [baseline.job for baseline in others if baseline.job is not None]
+    bounds = PoolSizeBounds(problem, hardware)
+    is_free = problem.fixed.placement.type is PlacementType.AUTO
     result = find_plan(
-        problem, hardware, _family(problem), incumbents, max_candidates, below_seconds
+        problem,
+        hardware,
+        placement_family(problem),
+        incumbents,
+        max_candidates,
+        below_seconds,
+        bounds.times,
+        _smaller_families(problem, bounds) if is_free and may_idle else (),
     )
     return Search(problem, hardware, result, others)
 
 
-def _family(problem: PlanningProblem) -> tuple[JobStrategy, ...]:
+def placement_family(
+    problem: PlanningProblem,
+    block_devices: Mapping[str, int] | None = None,
+    allows: Allows = allow_all,
+) -> tuple[JobStrategy, ...]:
     """The placements that are compared: the fixed one, or all of them and that of ReaL's rule."""
     if problem.fixed.placement.type is not PlacementType.AUTO:
         return (requested_placement(problem),)
-    family = tuple(placements(problem))
+    family = tuple(placements(problem, block_devices=block_devices, allows=allows))
     # ReaL's sets overlap, which no placement of the family does. With it every incumbent belongs to
     # the family, and a proof of optimality does not depend on memory. The rule assumes one pool.
     return family if len(problem.pools) > 1 else (*family, devices_only(real_heuristic(problem)))
+
+
+def _smaller_families(problem: PlanningProblem, bounds: PoolSizeBounds) -> Iterator[LazyFamily]:
+    """Placements that leave devices idle, those on most devices first."""
+    for part in smaller_parts(problem.pools, block_sizes(problem)):
+        smaller = replace(problem, pools=part.pools)
+        yield LazyFamily(
+            partial(bounds.step_seconds, smaller, part.block_devices),
+            partial(_smaller_family, smaller, bounds, part.block_devices),
+        )
+
+
+def _smaller_family(
+    problem: PlanningProblem,
+    bounds: PoolSizeBounds,
+    block_devices: Mapping[str, int] | None,
+    below_seconds: float,
+) -> tuple[JobStrategy, ...]:
+    """The placements of a part of the pools on which no device is busy for longer."""
+
+    def allows(
+        units: Sequence[PlacementUnit],
+        pool: Pool,
+        devices: int,
+        everywhere: Sequence[PlacementUnit],
+    ) -> bool:
+        # Sets are excluded one by one: most placements are never listed.
+        busy = bounds.busy_seconds(units, pool.name, devices)
+        if everywhere:
+            busy += bounds.busy_seconds(everywhere, pool.name, pool.num_devices)
+        return busy < below_seconds
+
+    return placement_family(problem, block_devices, allows)
 
 
 def plan_of_search(search: Search) -> Plan:

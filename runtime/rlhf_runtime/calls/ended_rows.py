@@ -36,6 +36,8 @@ class EndedRows:
     texts: tuple[str, ...]
     """The column `response_text`."""
     finished: tuple[bool, ...]
+    episodes: tuple[str, ...] = ()
+    """The column `episode`; empty if there are no conversations."""
 
     def to_bytes(self) -> bytes:
         """Serialize."""

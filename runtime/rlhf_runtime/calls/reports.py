@@ -45,6 +45,18 @@ class ScoringReport:
 
 
 @dataclass(frozen=True)
+class EpisodeReport:
+    """Outcome of the conversations of one rank."""
+
+    num_episodes: int
+    num_failed: int
+    first_failure: str = ""
+    """Description with the user's traceback; empty without a failure."""
+    notices: tuple[str, ...] = ()
+    """Texts for users."""
+
+
+@dataclass(frozen=True)
 class CallReport:
     """Report of one call from one worker: all that the driver reads, except for saved lines."""
 
@@ -55,6 +67,8 @@ class CallReport:
     """Resident memory of the process after the call."""
     scoring: ScoringReport | None = None
     """Only of calls that score."""
+    episodes: EpisodeReport | None = None
+    """Only of calls that generate conversations."""
 
     def to_bytes(self) -> bytes:
         """Serialize for the way to the driver."""

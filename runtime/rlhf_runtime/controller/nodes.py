@@ -30,6 +30,20 @@ def reward_hosts(plan: Plan) -> dict[str, Node]:
     return {"reward" if pool.nodes == 1 else f"reward {node.number}": node for node in nodes}
 
 
+def environment_hosts(plan: Plan) -> dict[str, Node]:
+    """Return the environment hosts by name, with their nodes: one per node of a pool that
+    generates."""
+    pools = dict.fromkeys(
+        generation.mesh.pool
+        for role in plan.roles
+        if (generation := plan.generation(role.role)) is not None
+    )
+    nodes = [Node(name, number) for name in pools for number in range(plan.pool(name).nodes)]
+    if len(nodes) == 1:
+        return {"environment": nodes[0]}
+    return {f"environment {number}": node for number, node in enumerate(nodes)}
+
+
 def node_bundles(pool: Pool) -> list[dict[str, float]]:
     """Return Ray's resource bundles for the workers of a pool, one per node."""
     devices = float(pool.devices_per_node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,7 @@ from rlhf_api.spec.rollout import StopReason
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.columns import (
     ADVANTAGES,
+    EPISODE,
     PROMPT_ID,
     RECORD,
     RESPONSE_MASK,
@@ -40,6 +41,7 @@ from rlhf_runtime.data.row_names import source_and_row
 from rlhf_runtime.dataplane.columns import Column, Rows
 from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.hooks import Hook
+from rlhf_runtime.telemetry.conversations import ConversationView, view_of_record
 from rlhf_runtime.telemetry.samples import (
     MAX_PROMPT_CHARACTERS,
     MAX_RESPONSE_CHARACTERS,
@@ -58,6 +60,7 @@ SAMPLED_GRAPHS: Mapping[GraphName, SampleKind] = {
 """The kind of samples of each graph that has some."""
 
 _RESPONSE_COLUMNS = (PROMPT_ID, RECORD, RESPONSE_TEXT, RESPONSE_TOKENS, STOP_REASON, SAMPLE_INDEX)
+_OPTIONAL_COLUMNS = (ADVANTAGES, RESPONSE_MASK, EPISODE)
 
 
 class ResponseColumns:
@@ -110,7 +113,7 @@ def _sampled_columns(batch: Batch) -> Batch:
 
 
 def _may_be_sampled(column: str) -> bool:
-    if column in (*_RESPONSE_COLUMNS, ADVANTAGES, RESPONSE_MASK):
+    if column in (*_RESPONSE_COLUMNS, *_OPTIONAL_COLUMNS):
         return True
     spec = column_spec(column)
     # Scores, and whether they count.
@@ -146,7 +149,7 @@ class SampleReader:
         rows = chosen_rows(kind, batch.shape)
         scores = self._scores(batch)
         validity = [score.valid for score in scores if score.valid in batch.columns]
-        optional = [name for name in (ADVANTAGES, RESPONSE_MASK) if name in batch.columns]
+        optional = [name for name in _OPTIONAL_COLUMNS if name in batch.columns]
         names = dict.fromkeys(
             [*_RESPONSE_COLUMNS, *optional, *(score.column for score in scores), *validity]
         )
@@ -156,6 +159,7 @@ class SampleReader:
         lengths = columns[RESPONSE_TOKENS].lengths
         assert lengths is not None
         advantages = _mean_advantages(columns)
+        conversations = _conversations(columns)
         numbers = {score.name: score.numbers(columns) for score in scores}
         return tuple(
             ResponseSample(
@@ -170,6 +174,7 @@ class SampleReader:
                 ended_by=StopReason(reasons[at]),
                 scores={name: values[at] for name, values in numbers.items()},
                 advantage=advantages[at],
+                conversation=conversations[at],
             )
             for at in range(len(rows))
         )
@@ -250,6 +255,14 @@ def _mean_advantages(columns: Mapping[str, Column]) -> list[float | None]:
         _number((run.astype(np.float64) * mask).sum() / mask.sum()) if mask.any() else None
         for run, mask in zip(runs, masks, strict=True)
     ]
+
+
+def _conversations(columns: Mapping[str, Column]) -> Sequence[ConversationView | None]:
+    """Return the conversation of every row, shortened. None: it has none."""
+    if EPISODE not in columns:
+        return [None] * columns[RESPONSE_TOKENS].num_rows
+    views = [view_of_record(text) for text in columns[EPISODE].texts()]
+    return [None if view is None else view.shortened(MAX_RESPONSE_CHARACTERS) for view in views]
 
 
 def _number(value: np.floating) -> float | None:

@@ -85,10 +85,10 @@ def describe_pass(graph: GraphName, step: int) -> str:
             return f"step {step}"
 
 
-def scoring_notices(reports: Sequence[CallReport]) -> tuple[str, ...]:
-    """Return the texts of reward hosts for users, each once."""
-    scoring = [report.scoring for report in reports if report.scoring is not None]
-    return tuple(dict.fromkeys(text for part in scoring for text in part.notices))
+def host_notices(reports: Sequence[CallReport]) -> tuple[str, ...]:
+    """Return the texts of reward hosts and environment hosts for users, each once."""
+    parts = [part for report in reports for part in (report.scoring, report.episodes) if part]
+    return tuple(dict.fromkeys(text for part in parts for text in part.notices))
 
 
 def unscored_samples(reports: Sequence[CallReport]) -> tuple[tuple[str, Failure], ...]:

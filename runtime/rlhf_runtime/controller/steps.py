@@ -19,10 +19,11 @@ from rlhf_runtime.calls.reports import CallReport, merge_statistics
 from rlhf_runtime.controller.batch import Batch, ShardRef, as_batch
 from rlhf_runtime.controller.call_names import CallNames
 from rlhf_runtime.controller.dispatch import StepBackend
+from rlhf_runtime.controller.environments import require_environments
 from rlhf_runtime.controller.local_ray import object_store_bytes
 from rlhf_runtime.controller.response_samples import ResponseColumns, SampleReader
 from rlhf_runtime.controller.saved_lines import lines_by_name
-from rlhf_runtime.controller.scoring import is_unscored, scoring_notices, unscored_samples
+from rlhf_runtime.controller.scoring import host_notices, is_unscored, unscored_samples
 from rlhf_runtime.controller.workers import Workers
 from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.rewards.scores import Failure
@@ -117,6 +118,10 @@ class PassRunner:
     def wait(self, submitted: SubmittedPass) -> PassResult:
         """Wait for a pass. Passes end in the order of submission."""
         reports = submitted.backend.wait()
+        environment = self._workers.job.spec.rollout.environment
+        if environment is not None:
+            graph, step = submitted.backend.graph, submitted.backend.step
+            require_environments(reports, environment.max_failed_share, graph, step)
         start = max(submitted.start, self._last_end)
         self._last_end = last_end(reports)
         done = summarize(reports, start, self._last_end, submitted.names)
@@ -169,9 +174,10 @@ class PassRunner:
         samples, rewards = spec.rollout.samples_per_prompt, reward_terms(spec.rewards)
         # An evaluation measures all responses, whatever their end.
         is_step = graph is GraphName.STEP
-        on_stop = spec.rollout.on_stop if is_step else TRAIN_ON_ALL
+        on_stop = spec.rollout.stop_actions if is_step else TRAIN_ON_ALL
         truncates = is_step and spec.rollout.truncation.is_active
-        flow = Flow(algorithm.roles(), backend, samples, rewards, on_stop, truncates)
+        converses = spec.rollout.environment is not None
+        flow = Flow(algorithm.roles(), backend, samples, rewards, on_stop, truncates, converses)
         with flow.step():
             algorithm.step(flow, backend.prompts)
         backend.send_deferred()
@@ -253,7 +259,7 @@ def summarize(
         memory,
         unscored_samples(reports),
         is_unscored(reports),
-        scoring_notices(reports),
+        host_notices(reports),
     )
 
 

@@ -20,7 +20,7 @@ from rlhf_api.plan import Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.controller.local_ray import SHARED_MEMORY
-from rlhf_runtime.controller.nodes import rank_nodes, reward_hosts
+from rlhf_runtime.controller.nodes import Node, environment_hosts, rank_nodes, reward_hosts
 from rlhf_runtime.controller.results import iterate_completed, wait_for
 from rlhf_runtime.controller.watch import WorkerWatch
 from rlhf_runtime.controller.worker_groups import HostGroup, WorkerGroup
@@ -32,6 +32,7 @@ from rlhf_runtime.hooks import Hook, noop
 from rlhf_runtime.journal.folder import Attempt
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.workers.data_host import DataHost
+from rlhf_runtime.workers.environment_host import EnvironmentHost
 from rlhf_runtime.workers.rank import Rank
 from rlhf_runtime.workers.reward_host import RewardHost
 from rlhf_runtime.workers.setup import EARLY_GROUP, RankSetup
@@ -41,6 +42,9 @@ CLOSE_SECONDS = 10.0
 
 # Upper limit of slices that a reward host scores at the same time.
 MAX_CONCURRENT_CALLS = 64
+
+# Upper limit of requests about conversations that a host answers at the same time.
+MAX_CONCURRENT_EPISODES = 10_000
 
 # Phases of the start-up that do not wait for another one.
 INDEPENDENT_PHASES = ("libraries", "verifiers")
@@ -98,10 +102,12 @@ class Workers:
             self._release_nodes()
             raise
         self._ranks = {pool.name: self._start_ranks(pool) for pool in plan.pools}
-        self.data = self._start_host(ray.remote(DataHost), "data", 0, plan)
+        first_node = Node(plan.policy_pool.name, 0)
+        self.data = self._start_host(ray.remote(DataHost), "data", first_node, plan)
         hosts = reward_hosts(plan)
         # By name.
         self.rewards = {name: self._start_reward_host(name, len(hosts)) for name in hosts}
+        self.environments = self._start_environment_hosts()
         # Workers by pool; None: reward hosts.
         self._hosts = HostGroup(list(self.rewards.values()), list(hosts.values()))
         self.worker_groups: dict[str | None, WorkerGroup] = {None: self._hosts}
@@ -125,18 +131,23 @@ class Workers:
         joined = [
             rank.join.remote(stores[name][0]) for name, r in self._ranks.items() for rank in r
         ]
+        environments = [host.start.remote() for host in self.environments.values()]
+        # All hosts describe the same environment.
+        description = environments[0] if environments else None
         built = [
-            rank.build.remote(folders, self._hosts.host_for(node))
+            rank.build.remote(
+                folders, self._hosts.host_for(node), self.environments.get(node), description
+            )
             for pool in self.plan.pools
             for rank, node in zip(self._ranks[pool.name], rank_nodes(pool), strict=True)
         ]
-        data = self.data.load.remote(folders)
+        data = self.data.load.remote(folders, description)
         verifiers = [host.start.remote() for host in self.rewards.values()]
         prepared = [store for of_pool in stores.values() for store in of_pool]
         phases = {
             "libraries": prepared,
             "data": [data],
-            "verifiers": verifiers,
+            "verifiers": [*verifiers, *environments],
             # With the first phase's references: the driver may hear of models first.
             "models and engines": [*prepared, *joined, *built],
         }
@@ -192,7 +203,7 @@ class Workers:
 
     def close(self) -> None:
         """Let the workers leave their world in order, then end them."""
-        everyone = [*self.ranks, *self.rewards.values()]
+        everyone = [*self.ranks, *self.rewards.values(), *self.environments.values()]
         closing = [worker.close.remote() for worker in everyone]
         try:
             ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
@@ -201,7 +212,8 @@ class Workers:
 
     def kill(self) -> None:
         """End the workers at once."""
-        for worker in (*self.ranks, *self.rewards.values(), self.data):
+        hosts = (*self.rewards.values(), *self.environments.values(), self.data)
+        for worker in (*self.ranks, *hosts):
             ray.kill(worker)
         self._release_nodes()
         for segment in SHARED_MEMORY.glob(f"*{self.incarnation}*"):
@@ -248,7 +260,8 @@ class Workers:
 
     def _activity_addresses(self) -> list[Any]:
         """Request the activity addresses of all workers, ranks first."""
-        everyone = [*self.ranks, self.data, *self.rewards.values()]
+        hosts = [self.data, *self.rewards.values(), *self.environments.values()]
+        everyone = [*self.ranks, *hosts]
         return [
             worker.serve_activity.remote(self._site.one_machine, self._watch_key)
             for worker in everyone
@@ -256,7 +269,9 @@ class Workers:
 
     def _make_watch(self, addresses: Sequence[tuple[str, int]]) -> WorkerWatch:
         ranks = [f"rank {number}" for number in range(self.plan.num_devices)]
-        names = dict(zip([*ranks, "data", *self.rewards], addresses, strict=True))
+        environments = [] if not self.environments else list(environment_hosts(self.plan))
+        hosts = ["data", *self.rewards, *environments]
+        names = dict(zip([*ranks, *hosts], addresses, strict=True))
         deadline = self.job.spec.failure_policy.progress_deadline_seconds
         stacks = self._settings.logs / "stacks.txt"
         return WorkerWatch(names, self._watch_key, deadline, stacks, self.job.name)
@@ -294,28 +309,49 @@ class Workers:
         )
 
     def _start_reward_host(self, name: str, count: int) -> Any:
-        node = reward_hosts(self.plan)[name].number
+        node = reward_hosts(self.plan)[name]
         # The first host has all faults.
-        faults = () if node else self._settings.faults
+        faults = () if node.number else self._settings.faults
         # Slices of two roles, or of two passes.
         max_concurrency = min(MAX_CONCURRENT_CALLS, 2 * -(-self.plan.num_devices // count))
-        more = (name, Slice(node, count), self._settings.attempt, faults)
+        more = (name, Slice(node.number, count), self._settings.attempt, faults)
         # One thread keeps the order of messages.
         kind = ray.remote(concurrency_groups={EARLY_GROUP: 1})(RewardHost)
         return self._start_host(kind, name, node, *more, max_concurrency=max_concurrency)
 
+    def _start_environment_hosts(self) -> dict[Node, Any]:
+        """Start the environment hosts; returns them by node. None without conversations."""
+        if self.job.spec.rollout.environment is None:
+            return {}
+        return {
+            node: self._start_host(
+                ray.remote(EnvironmentHost),
+                *(name, node, name, self._settings.attempt),
+                max_concurrency=MAX_CONCURRENT_EPISODES,
+                # It waits for other processes; pools have no core for it.
+                num_cpus=0,
+            )
+            for name, node in environment_hosts(self.plan).items()
+        }
+
     def _start_host(
-        self, kind: Any, name: str, node: int, *more: Any, max_concurrency: int = 1
+        self,
+        kind: Any,
+        name: str,
+        node: Node,
+        *more: Any,
+        max_concurrency: int = 1,
+        num_cpus: int = 1,
     ) -> Any:
-        """Start a host, by its class for Ray, on a node of the policy's pool."""
+        """Start a host, by its class for Ray, on a node."""
         log = self._settings.logs / f"{name.replace(' ', '-')}.log"
         options = kind.options(
             name=self._actor_name(name),
-            num_cpus=1,
+            num_cpus=num_cpus,
             max_concurrency=max_concurrency,
             max_restarts=0,
             max_task_retries=0,
-            scheduling_strategy=self._on_node(self.plan.policy_pool, node),
+            scheduling_strategy=self._on_node(self.plan.pool(node.pool), node.number),
             **self._site.worker_options,
         )
         return options.remote(self.job, log, self._settings.python_path, *more)

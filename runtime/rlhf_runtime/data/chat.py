@@ -26,6 +26,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 
 Message = Mapping[str, Any]
+ToolSchema = Mapping[str, Any]
+"""A tool in the form {"type": "function", "function": {"name", "description", "parameters"}};
+parameters is a JSON schema of an object."""
 
 # Today's date in templates: the default date of Llama 3's template.
 # Fixed: a prompt that changes with the calendar would make a resumed run differ from an
@@ -90,6 +93,7 @@ class ChatTemplate:
         messages: Sequence[Message],
         is_answered: bool = False,
         arguments: Mapping[str, Any] = MappingProxyType({}),
+        tools: Sequence[ToolSchema] | None = None,
     ) -> str:
         """Render a conversation up to where the assistant's answer begins.
 
@@ -97,11 +101,13 @@ class ChatTemplate:
             messages: of the conversation.
             is_answered: whether the last message is the answer; the text then ends after it.
             arguments: further variables of the template.
+            tools: that the model may call. None: those of the variable `tools` of the arguments.
 
         Raises:
             TemplateRefusal: the template raised an error for these messages, or they have a role
                 that no model knows and the template does not name.
         """
+        tools = arguments.get("tools") if tools is None else tools
         # Most templates write any role into the prompt: `human` would be trained on unseen.
         for message in messages:
             if (role := message["role"]) not in self._roles:
@@ -115,7 +121,7 @@ class ChatTemplate:
                 {
                     **arguments,
                     "messages": list(messages),
-                    "tools": None,
+                    "tools": None if tools is None else list(tools),
                     "documents": None,
                     "add_generation_prompt": not is_answered,
                     **self._special_tokens,

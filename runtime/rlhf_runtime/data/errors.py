@@ -12,7 +12,8 @@ RlhfError
     ├── SourceUnused           a source whose weight gives it no row of any step
     ├── MissingAnswer          a warm start over rows without reference answers
     ├── TokenizerUnusable      a model folder without a usable tokenizer
-    └── ChatTemplateUnusable   a chat template is needed and missing, or broken
+    ├── ChatTemplateUnusable   a chat template is needed and missing, or broken
+    └── ToolsUnusable          schemas of tools that no model can call
 """
 
 from __future__ import annotations
@@ -92,3 +93,9 @@ class ChatTemplateUnusable(DataError):
     """A chat template is needed but missing, or it is broken."""
 
     reason = "ChatTemplateUnusable"
+
+
+class ToolsUnusable(DataError):
+    """Schemas of tools that no model can call: no tool, a clash of names, another form."""
+
+    reason = "ToolsUnusable"

@@ -23,6 +23,7 @@ from rlhf_runtime.data.row_responses import DEFAULT_ANSWER_FIELD
 from rlhf_runtime.data.rows import preference_fields, read_rows, single_sources
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.environments.settings import EnvironmentDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class DataUse:
     """True if the job trains; else only its evaluation data are read."""
     scores_training: bool = True
     """True if steps score responses to prompts of the training data."""
+    environment: EnvironmentDescription | None = None
+    """The environments of conversations. None: there are none."""
 
     @classmethod
     def from_graphs(cls, inputs: Mapping[GraphName, GraphInputs], trains: bool) -> DataUse:
@@ -159,7 +162,10 @@ def load_table(
     names = RowNames()
     # Closed here, since an error that is kept also keeps the rows.
     with closing(read_rows(source, setting, spec.schedule.seed, names)) as rows:
-        return build_prompt_table(rows, source, setting, tokenizer, policy, limit, names)
+        return build_prompt_table(
+            *(rows, source, setting, tokenizer, policy, limit, names),
+            environment=use.environment,
+        )
 
 
 def _with_answers(source: DataSource) -> DataSource:

@@ -25,6 +25,8 @@ class PromptTable:
         pretraining texts the first token.
     texts: the text of each prompt's token ids, chat template included.
     records: the source's row as a JSON object.
+    marked_texts: the text of each prompt with OBSERVATION_MARK where an environment's observation
+        belongs; empty texts if none is added.
     answers: token ids of each reference answer, or of each pair's chosen response, with the end
         token, a packed int32 column; empty for a row without an answer. For pretraining texts all
         tokens but the first.
@@ -59,6 +61,7 @@ class PromptTable:
     row_names: RowNames = field(default_factory=RowNames)
     sources: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
+    marked_texts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Number of usable rows."""
@@ -141,6 +144,7 @@ def join_tables(tables: Sequence[PromptTable], names: Sequence[str]) -> PromptTa
         prompts=concatenate([table.prompts for table in tables]),
         texts=tuple(text for table in tables for text in table.texts),
         records=tuple(record for table in tables for record in table.records),
+        marked_texts=tuple(text for table in tables for text in table.marked_texts),
         answers=concatenate([table.answers for table in tables]),
         rejected=concatenate(rejected) if rejected else None,
         answers_mask=_join_masks([(table.answers, table.answers_mask) for table in tables]),

@@ -14,14 +14,20 @@ from rlhf_runtime.data.named_columns import require_columns
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.response_tokens import (
     ResponseTokens,
-    tokenize_answers,
     tokenize_conversations,
+    tokenize_plain_responses,
 )
 from rlhf_runtime.data.row_checks import RowProblem, checked_text
+from rlhf_runtime.data.row_conversations import (
+    Conversation,
+    check_plain_response,
+    write_conversation,
+)
 from rlhf_runtime.data.row_limits import RowCounts, RowLimits, raise_row_errors
+from rlhf_runtime.data.row_messages import Response
 from rlhf_runtime.data.row_names import RowNames
 from rlhf_runtime.data.row_responses import prompt_and_responses, prompt_value
-from rlhf_runtime.data.row_text import Conversation, PromptWriter, record_json
+from rlhf_runtime.data.row_text import PromptWriter, record_json
 from rlhf_runtime.data.rows import (
     CHUNK_ROWS,
     GENERATED_CHUNK_ROWS,
@@ -34,6 +40,7 @@ from rlhf_runtime.data.rows import (
 from rlhf_runtime.data.source_setting import SourceSetting
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack
+from rlhf_runtime.environments.settings import EnvironmentDescription
 
 BatchLimit = Callable[[Iterable[list[Row]]], Iterable[list[Row]]]
 """Selects the first of some batches, or all."""
@@ -45,12 +52,13 @@ class _Candidate(NamedTuple):
     source_row: int
     text: str
     record: str
-    answers: tuple[str, ...]
-    """The last answer of each response: the reference answer, if there is one; of a pair both, the
-    chosen one first."""
+    responses: tuple[Response, ...]
+    """The reference answer, if there is one; of a pair both, the chosen one first."""
     conversations: tuple[Conversation, ...] = ()
     """The prompt with each response as the chat template renders them. Empty without a template, or
     if no graph trains on answers."""
+    marked_text: str = ""
+    """The text with OBSERVATION_MARK where an observation belongs. Empty if none is added."""
 
 
 @dataclass(slots=True)
@@ -77,11 +85,13 @@ def build_prompt_table(
     row_limits: RowLimits,
     limit: BatchLimit = iter,
     names: RowNames | None = None,
+    environment: EnvironmentDescription | None = None,
 ) -> PromptTable:
     """Check, render and tokenize the prompts of a source, or its pretraining texts.
 
     limit: selects the first batches of rows. Default: all.
     names: of the rows in messages, complete when these have been read. Default: their numbers.
+    environment: the environments of conversations, whose tools prompts name. None: there are none.
 
     Raises:
         EmptyDataset: no rows, or none left after skipping.
@@ -92,7 +102,7 @@ def build_prompt_table(
         ChatTemplateUnusable: a template is needed, or has arguments, and there is none.
         SeveralErrors: several of these.
     """
-    writer = PromptWriter(source, setting, tokenizer.chat_template)
+    writer = PromptWriter(source, setting, tokenizer, environment)
     writer.require_template_for_arguments()
     num_responses = 1 if preference_fields(source) is None else 2
     has_context = trained_answers(source) is TrainOn.ALL_ANSWERS
@@ -126,6 +136,7 @@ def _table(collected: _Collected, setting: SourceSetting, names: RowNames) -> Pr
         prompts=concatenate(collected.prompts),
         texts=tuple(row.text for row in collected.rows),
         records=tuple(row.record for row in collected.rows),
+        marked_texts=tuple(row.marked_text for row in collected.rows),
         answers=answers,
         rejected=rejected,
         answers_mask=answers_mask,
@@ -171,12 +182,18 @@ def _read_candidates(
             conversations: tuple[Conversation, ...] = ()
             if writer.is_templated and ends:
                 conversations = tuple(
-                    writer.write_conversation(prompt, response, ends, arguments)
+                    write_conversation(writer, prompt, response, ends, arguments)
                     for response in responses
                 )
-            answers = tuple(response[-1]["content"] for response in responses)
+            elif ends:
+                for response in responses:
+                    check_plain_response(response, source.prompt_field)
+            else:
+                # Nothing trains on them: verifiers read the last answer.
+                responses = tuple(response[-1:] for response in responses)
+            marked = writer.write_marked(prompt, arguments)
             candidates.append(
-                _Candidate(source_row, text, record_json(row), answers, conversations)
+                _Candidate(source_row, text, record_json(row), responses, conversations, marked)
             )
         except RowProblem as problem:
             collected.invalid.append((source_row, str(problem)))
@@ -230,7 +247,7 @@ def _response_problem(
     longest = max(len(response.tokens) for response in responses)
     if longest <= limit:
         return ""
-    if any(len(conversation.answers) > 1 for conversation in row.conversations):
+    if any(len(response) > 1 for response in row.responses):
         return (
             f"a response of {longest} tokens from its first answer to the end token of its last "
             f"one, over {limit}"
@@ -270,8 +287,8 @@ def _responses(
             row.conversations[number] if number < len(row.conversations) else None for row in rows
         ]
         return tokenize_conversations(conversations, prompts, tokenizer)
-    answers = [row.answers[number] if number < len(row.answers) else None for row in rows]
-    return tokenize_answers(answers, tokenizer)
+    plain = [row.responses[number] if number < len(row.responses) else None for row in rows]
+    return tokenize_plain_responses(plain, tokenizer)
 
 
 def _lengths(column: Column) -> list[int]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_runtime.data.row_text import Answer, Conversation
+from rlhf_runtime.data.row_conversations import Answer, Conversation
+from rlhf_runtime.data.row_messages import ASSISTANT, Response
 from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.data.tool_calls.answer_texts import AnswerTexts
+from rlhf_runtime.data.tool_calls.plain_answers import answer_lines
 from rlhf_runtime.dataplane.columns import Column
 
 Tokens = NDArray[np.int32]
@@ -26,21 +30,58 @@ class ResponseTokens(NamedTuple):
     """The reason why the response cannot be used; empty: it can be."""
 
 
-def tokenize_answers(
-    answers: Sequence[str | None], tokenizer: TextTokenizer
+def tokenize_plain_responses(
+    responses: Sequence[Response | None], tokenizer: TextTokenizer
 ) -> list[ResponseTokens]:
-    """Tokenize answers that no chat template renders, each with an end token.
+    """Tokenize responses that no chat template renders, each answer with an end token.
+
+    The tokens are those of a conversation with tools, see `PlainAnswers`.
 
     Args:
-        answers: texts; None: the row has no answer.
+        responses: messages of the assistant and of tools; None: the row has none.
         tokenizer: the policy's.
     """
-    encoded = _encode(tokenizer, [answer or "" for answer in answers])
-    end = np.asarray([tokenizer.eos_token_id], dtype=np.int32)
-    return [
-        _all_trained(run if answer is None else np.concatenate([run, end]))
-        for answer, run in zip(answers, encoded, strict=True)
-    ]
+    end, texts = tokenizer.end_texts()[0], AnswerTexts(tokenizer)
+    parts = [_plain_parts(response or (), end, texts) for response in responses]
+    encoded = _encode(tokenizer, [part.text for own in parts for part in own])
+    close = np.asarray([tokenizer.eos_token_id], dtype=np.int32)
+    made = []
+    for own in parts:
+        runs, flags = list[Tokens](), list[NDArray[np.int8]]()
+        for part in own:
+            run = next(encoded)
+            # The begin of a text is tokenized in another way: so an end token is in front.
+            run = np.concatenate([run, close]) if part.is_answer else run[1:]
+            runs.append(run)
+            flags.append(np.full(len(run), part.is_trained, dtype=np.int8))
+        made.append(ResponseTokens(_joined(runs, np.int32), _joined(flags, np.int8)))
+    return made
+
+
+class _PlainPart(NamedTuple):
+    """An answer of the assistant, or the text behind it."""
+
+    text: str
+    is_answer: bool
+    is_trained: bool
+
+
+def _plain_parts(response: Response, end: str, texts: AnswerTexts) -> list[_PlainPart]:
+    parts = []
+    for is_answer, messages in groupby(response, lambda message: message["role"] == ASSISTANT):
+        if is_answer:
+            parts += [
+                _PlainPart(message["content"], True, message.get("weight", 1) == 1)
+                for message in messages
+            ]
+        else:
+            lines = answer_lines([texts.harmless(message["content"]) for message in messages])
+            parts.append(_PlainPart(end + lines, False, False))
+    return parts
+
+
+def _joined(runs: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype), *runs])
 
 
 def tokenize_conversations(

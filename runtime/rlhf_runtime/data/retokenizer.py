@@ -59,7 +59,7 @@ class Retokenizer:
         self._source = source
         self._tokenizer = tokenizer
         try:
-            self._writer = PromptWriter(source, setting, tokenizer.chat_template)
+            self._writer = PromptWriter(source, setting, tokenizer)
         except ChatTemplateUnusable as error:
             raise ChatTemplateUnusable(f"the tokenizer of {role}: {error}") from error
 

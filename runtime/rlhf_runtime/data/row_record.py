@@ -1,6 +1,7 @@
 """The record of a row, which travels with its prompt.
 
-A JSON object of `prompt`, `record` and, where the data has several sources, `source`.
+A JSON object of `prompt`, `record` and, where the data has several sources, `source`. Where
+environments may add observations, `marked_prompt` says where they belong.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ import json
 from collections.abc import Iterable
 
 
-def row_record(prompt: str, row: str, source: str | None) -> str:
+def row_record(prompt: str, row: str, source: str | None, marked_prompt: str = "") -> str:
     """Write a record.
 
     Args:
         prompt: the prompt's text.
         row: JSON of the data's row.
         source: name of the row's source; None: the data has a single one.
+        marked_prompt: the prompt's text with OBSERVATION_MARK. Empty: nothing is added to it.
     """
     named = "" if source is None else f', "source": {json.dumps(source)}'
-    return f'{{"prompt": {json.dumps(prompt)}, "record": {row}{named}}}'
+    marked = f', "marked_prompt": {json.dumps(marked_prompt)}' if marked_prompt else ""
+    return f'{{"prompt": {json.dumps(prompt)}, "record": {row}{named}{marked}}}'
 
 
 def rows_by_source(records: Iterable[str]) -> dict[str, list[int]]:

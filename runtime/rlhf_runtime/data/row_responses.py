@@ -15,30 +15,21 @@ from rlhf_api.spec.data import PreferenceFields
 from rlhf_api.spec.row_sources import DataSource, TrainOn
 from rlhf_runtime.data.chat import Message
 from rlhf_runtime.data.files import Row
-from rlhf_runtime.data.row_checks import (
-    RowProblem,
+from rlhf_runtime.data.row_calls import CALLS
+from rlhf_runtime.data.row_checks import RowProblem, checked_prompt, checked_text, describe
+from rlhf_runtime.data.row_messages import (
+    ASSISTANT,
+    Response,
+    answer_message,
     answer_of,
-    checked_prompt,
-    checked_text,
-    describe,
     is_trained_on,
     last_answer,
     parse_messages,
-    require_no_tools,
 )
 from rlhf_runtime.data.rows import preference_fields, trained_answers
 from rlhf_runtime.row_values import answer_texts, field_value, value_or_none
 
 DEFAULT_ANSWER_FIELD = "answer"
-ASSISTANT = "assistant"
-
-Response = tuple[Message, ...]
-"""Messages of which the first and the last are the assistant's."""
-
-
-def answer_message(text: str) -> Message:
-    """Return an answer as a message of the assistant."""
-    return {"role": ASSISTANT, "content": text}
 
 
 def prompt_value(row: Row, field: str) -> Any:
@@ -65,8 +56,7 @@ def prompt_and_responses(
         is_trained: whether a graph trains on the responses.
 
     Raises:
-        RowProblem: there is no prompt, or no usable response, or a conversation with tools is to be
-            trained on.
+        RowProblem: there is no prompt, or no usable response.
     """
     train_on, preferences = trained_answers(source), preference_fields(source)
     responses: tuple[Response, ...] = ()
@@ -74,14 +64,12 @@ def prompt_and_responses(
         pair = parse_pair(row, source.prompt_field, preferences, train_on)
         prompt, responses = pair.prompt, (pair.chosen, pair.rejected)
     else:
-        prompt, answer = prompt_and_answer(row, source)
-        if answer is not None:
+        prompt, response = _prompt_and_response(row, source)
+        if response is not None:
             if is_trained and train_on is TrainOn.LAST_ANSWER:
-                _require_weight(answer, source.prompt_field)
-            prompt, response = _divided(prompt, answer, source.prompt_field, train_on)
+                _require_weight(response[-1], source.prompt_field)
+            prompt, response = _divided(prompt, response, source.prompt_field, train_on)
             responses = (response,)
-    if is_trained and isinstance(prompt, list):
-        require_no_tools(parse_messages(prompt, source.prompt_field), source.prompt_field)
     return prompt, responses
 
 
@@ -94,12 +82,14 @@ def _require_weight(answer: Message, field: str) -> None:
         )
 
 
-def _divided(prompt: Any, answer: Message, field: str, train_on: TrainOn) -> tuple[Any, Response]:
+def _divided(
+    prompt: Any, response: Response, field: str, train_on: TrainOn
+) -> tuple[Any, Response]:
     """Divide a conversation into the prompt and the response that is trained on.
 
     Args:
-        prompt: the messages before the last answer, or a text.
-        answer: the last one.
+        prompt: the messages before the reference answer, or a text.
+        response: the reference answer.
         field: the prompt's column, for messages.
         train_on: the answers that are trained on.
 
@@ -107,8 +97,8 @@ def _divided(prompt: Any, answer: Message, field: str, train_on: TrainOn) -> tup
         RowProblem: an answer is unusable, or the conversation begins with one.
     """
     if train_on is TrainOn.LAST_ANSWER or not isinstance(prompt, list):
-        return prompt, (answer,)
-    messages = [*parse_messages(prompt, field), answer]
+        return prompt, response
+    messages = [*parse_messages(prompt, field), *response]
     begin = next(n for n, message in enumerate(messages) if message["role"] == ASSISTANT)
     if begin == 0:
         raise RowProblem(
@@ -122,10 +112,9 @@ def _checked_response(messages: Sequence[Message], field: str) -> Response:
     """Check the messages of a response.
 
     Raises:
-        RowProblem: an answer is empty or has parts that are not trained on, all answers have weight
-            0, or there are tools.
+        RowProblem: an answer is empty or has parts that are not trained on, or all answers have
+            weight 0.
     """
-    require_no_tools(messages, field)
     answers = [message for message in messages if message["role"] == ASSISTANT]
     for message in answers:
         answer_of(message, field, f"an answer of {field}")
@@ -135,14 +124,19 @@ def _checked_response(messages: Sequence[Message], field: str) -> Response:
     return tuple(messages)
 
 
-def reference_answer(row: Row, field: str | None) -> Message | None:
-    """Return the reference answer as a message; None if the row has none.
+def reference_answer(
+    row: Row, field: str | None, train_on: TrainOn = TrainOn.LAST_ANSWER
+) -> Response | None:
+    """Return the reference answer as messages; None if the row has none.
 
     The answer is a text, a number, the first item of a list of these, or a list with one message of
-    the assistant.
+    the assistant; where all answers are trained on, with messages that begin and end with one.
 
-    field: data.*.answerField; every row must then have an answer. None: the field `answer`, if it
-        holds an answer.
+    Args:
+        row: of a source.
+        field: data.*.answerField; every row must then have an answer. None: the field `answer`, if
+            it holds an answer.
+        train_on: the answers that are trained on.
 
     Raises:
         RowProblem: the named field has no usable answer.
@@ -151,12 +145,8 @@ def reference_answer(row: Row, field: str | None) -> Message | None:
     value = value_or_none(row, name)
     try:
         if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            messages = parse_messages(value, name)
-            if [message["role"] for message in messages] != [ASSISTANT]:
-                raise ValueError("not one message of the assistant")
-            answer_of(messages[0], name)
-            return messages[0]
-        return answer_message(checked_text(answer_texts(value)[0], name))
+            return _answer_of_messages(parse_messages(value, name), name, train_on)
+        return (answer_message(checked_text(answer_texts(value)[0], name)),)
     except (RowProblem, ValueError) as problem:
         if field is None:
             return None
@@ -164,8 +154,28 @@ def reference_answer(row: Row, field: str | None) -> Message | None:
             raise
         raise RowProblem(
             f"{field} is {_describe_answer(value)}; allowed an answer as text, number, a list of "
-            "these, or a list with one message of the assistant"
+            "these, or a list with one message of the assistant; with trainOn: AllAnswers also "
+            "with several that begin and end with one of the assistant"
         ) from problem
+
+
+def _answer_of_messages(messages: Sequence[Message], field: str, train_on: TrainOn) -> Response:
+    """Check the messages of a reference answer.
+
+    Raises:
+        RowProblem: an answer among them is unusable.
+        ValueError: others begin or end them, or there are several and the last answer alone is
+            trained on.
+    """
+    roles = [message["role"] for message in messages]
+    if roles[0] != ASSISTANT or roles[-1] != ASSISTANT:
+        raise ValueError("messages of others at the begin or end")
+    if train_on is TrainOn.ALL_ANSWERS and len(messages) > 1:
+        return _checked_response(messages, field)
+    if len(messages) > 1:
+        raise ValueError("not one message of the assistant")
+    answer_of(messages[0], field)
+    return (messages[0],)
 
 
 def _describe_answer(value: Any) -> str:
@@ -185,7 +195,17 @@ def _describe_answer(value: Any) -> str:
 
 
 def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, Message | None]:
-    """Return a row's prompt, and its reference answer as a message or None.
+    """Return a row's prompt, and the last message of its reference answer or None.
+
+    Raises:
+        RowProblem: the row has no prompt, or no usable answer in the field that the source names.
+    """
+    prompt, response = _prompt_and_response(row, source)
+    return prompt, None if response is None else response[-1]
+
+
+def _prompt_and_response(row: Row, source: DataSource) -> tuple[Any, Response | None]:
+    """Return a row's prompt, and its reference answer or None.
 
     A conversation that ends with a message of the assistant is a prompt with its answer, unless the
     row has another answer. It must be one if answerField and promptField are the same.
@@ -195,12 +215,14 @@ def prompt_and_answer(row: Row, source: DataSource) -> tuple[Any, Message | None
     """
     field = source.prompt_field
     prompt, is_conversation = prompt_value(row, field), source.answer_field == field
-    answer = None if is_conversation else reference_answer(row, source.answer_field)
+    answer = None
+    if not is_conversation:
+        answer = reference_answer(row, source.answer_field, trained_answers(source))
     if isinstance(prompt, list) and len(prompt) > 1:
         *before, last = parse_messages(prompt, field)
         if last["role"] == ASSISTANT:
             answer_of(last, field)
-            return before, answer or last
+            return before, answer or (last,)
     if is_conversation:
         if not isinstance(prompt, list):
             checked_prompt(prompt, field)
@@ -258,8 +280,8 @@ def parse_pair(
     return pair
 
 
-def _contents(response: Response) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"]) for message in response]
+def _contents(response: Response) -> list[tuple[str, str, Any]]:
+    return [(message["role"], message["content"], message.get(CALLS)) for message in response]
 
 
 def _from_messages(

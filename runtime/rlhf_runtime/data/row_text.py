@@ -8,79 +8,75 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from os.path import commonprefix
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from rlhf_api.spec.row_sources import ChatTemplate as TemplateUse
 from rlhf_api.spec.row_sources import DataSource, is_template_variable
-from rlhf_runtime.data.chat import ANSWER_MARK, ChatTemplate, Message, TemplateRefusal
+from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.files import Row
-from rlhf_runtime.data.row_checks import (
-    RowProblem,
-    checked_prompt,
-    checked_text,
-    describe,
-    is_trained_on,
-    prompt_messages,
-)
-from rlhf_runtime.data.row_responses import ASSISTANT, Response, answer_message
+from rlhf_runtime.data.row_calls import CALLS, TOOL, TOOLS_FIELD, in_form, row_tools, with_ids
+from rlhf_runtime.data.row_checks import RowProblem, checked_prompt, checked_text, describe
+from rlhf_runtime.data.row_messages import answer_message, prompt_messages
 from rlhf_runtime.data.source_setting import SourceSetting
+from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.data.tool_calls.answer_texts import AnswerTexts
+from rlhf_runtime.data.tool_calls.messages import MESSAGE_FORMS
+from rlhf_runtime.environments.settings import ENVIRONMENT_COLUMN, EnvironmentDescription
 from rlhf_runtime.row_values import value_or_none
 
 Arguments = Mapping[str, Any]
-"""Arguments of a chat template."""
+"""Variables of a chat template: arguments by their names, and under `tools` those of a row."""
 NO_ARGUMENTS: Arguments = MappingProxyType({})
 
 
-class Answer(NamedTuple):
-    """Position of an answer in the text of a conversation."""
-
-    begin: int
-    """End of the text as it is where the model begins to answer."""
-    end_token: int
-    """Begin of the end token."""
-    end: int
-    """End of the end token."""
-    is_trained: bool
-    """False if it has weight 0."""
-
-
-class Conversation(NamedTuple):
-    """A prompt with its response, as the chat template renders them."""
-
-    text: str
-    """Up to the last answer's end token."""
-    answers: tuple[Answer, ...]
-    """All answers of the response; what is between them is context."""
+OBSERVATION_MARK = "\ue000observation\ue000"
+"""Stands for what an environment observes when a conversation begins; of a private use area."""
 
 
 class PromptWriter:
     """Renders the prompts of one source as text.
 
+    field: the column of prompts.
     is_templated: True if prompts pass through the chat template, which then writes the tokenizer's
         special tokens itself.
     """
 
     def __init__(
-        self, source: DataSource, setting: SourceSetting, template: ChatTemplate | None
+        self,
+        source: DataSource,
+        setting: SourceSetting,
+        tokenizer: TextTokenizer,
+        environment: EnvironmentDescription | None = None,
     ) -> None:
         """Choose the form of prompts.
+
+        Args:
+            source: of the rows, a single one.
+            setting: the manifest's field of the source.
+            tokenizer: of the model that reads the prompts, with its chat template.
+            environment: the environments of conversations. None: there are none.
 
         Raises:
             ChatTemplateUnusable: the source needs a template and the tokenizer has none.
         """
-        self._field = source.prompt_field
+        self.field = source.prompt_field
         self._system = source.system_prompt
         self._arguments = source.chat_template_arguments
         self._arguments_field = source.chat_template_arguments_field
         self._setting = setting
+        self._environment = environment
+        self._answer_texts = AnswerTexts(tokenizer)
         requested = source.chat_template
-        self._template = None if requested is TemplateUse.NEVER else template
+        never = requested is TemplateUse.NEVER
+        self._tool_template = None if never else tokenizer.tool_template
+        self._template = self._tool_template
+        if environment is None and not never:
+            self._template = tokenizer.chat_template
         self.is_templated = self._template is not None
-        self._accepts_messages = requested is not TemplateUse.NEVER
+        self._accepts_messages = not never
         if self._template is None and requested is TemplateUse.ALWAYS:
             raise self._no_template("chatTemplate is always")
         if self._template is None and self._system is not None:
@@ -98,17 +94,18 @@ class PromptWriter:
             if self._arguments_field is not None:
                 raise self._no_template("chatTemplateArgumentsField is set")
 
-    def arguments(self, row: Row) -> Mapping[str, Any]:
-        """Return the template's arguments for a row.
+    def arguments(self, row: Row) -> Arguments:
+        """Return the template's variables for a row.
 
         Raises:
             RowProblem: the row's own arguments are no map by names, or name a variable that
-                rendering sets.
+                rendering sets; it names no environment; or its tools are no schemas.
         """
         field = self._arguments_field
         own = None if field is None else value_or_none(row, field)
+        fixed = {**self._arguments, **self._tools(row)}
         if own is None:
-            return self._arguments
+            return fixed
         allowed = (
             "allowed a map of variables for the chat template, by their names, without those that "
             "rendering sets: messages, tools, special tokens"
@@ -120,7 +117,26 @@ class PromptWriter:
             if not isinstance(name, str) or is_template_variable(name):
                 raise RowProblem(f"{field} has an entry {name!r}; {allowed}")
         # A column of maps has null for a variable that only other rows have.
-        return {**self._arguments, **{k: v for k, v in own.items() if v is not None}}
+        return {**fixed, **{k: v for k, v in own.items() if v is not None}}
+
+    def _tools(self, row: Row) -> Arguments:
+        """Return the template's variable with the tools of a row's environment; without
+        environments those of the row itself.
+
+        Raises:
+            RowProblem: the row names no environment, or its tools are no schemas.
+        """
+        environment = self._environment
+        if environment is None:
+            tools = row_tools(row) if self.is_templated else None
+            return NO_ARGUMENTS if tools is None else {TOOLS_FIELD: tools}
+        name = environment.environment_of(row)
+        if name is None:
+            raise RowProblem(
+                f"{ENVIRONMENT_COLUMN} is {describe(row.get(ENVIRONMENT_COLUMN))}, allowed the "
+                f"name of an environment: {', '.join(environment.environments)}"
+            )
+        return {TOOLS_FIELD: environment.tool_schemas(name)}
 
     def write(self, prompt: Any, arguments: Arguments = NO_ARGUMENTS) -> str:
         """Render a prompt, a text or a list of messages.
@@ -134,116 +150,110 @@ class PromptWriter:
             ChatTemplateUnusable: the prompt has messages, and there is no template.
         """
         if isinstance(prompt, list) and self._accepts_messages:
-            return self._from_messages(prompt_messages(prompt, self._field), arguments)
+            return self._from_messages(prompt_messages(prompt, self.field), arguments)
         if self._template is None:
-            return checked_text(prompt, self._field)
-        text = checked_prompt(prompt, self._field)
+            return checked_text(prompt, self.field)
+        text = checked_prompt(prompt, self.field)
         return self._from_messages([{"role": "user", "content": text}], arguments)
 
-    def write_answered(self, prompt: Any, answer: str, arguments: Arguments = NO_ARGUMENTS) -> str:
+    def write_marked(self, prompt: Any, arguments: Arguments = NO_ARGUMENTS) -> str:
+        """Render a prompt with OBSERVATION_MARK where an observation belongs: at the end of its
+        last message. Empty if environments add none.
+
+        Args:
+            prompt: that `write` has accepted.
+            arguments: of the template.
+
+        Raises:
+            RowProblem: the last message's content is no text.
+        """
+        environment = self._environment
+        if environment is None or not environment.has_reset:
+            return ""
+        if not isinstance(prompt, list):
+            return self.write(f"{prompt}{self._mark}", arguments)
+        *before, last = prompt
+        if not isinstance(content := last.get("content"), str):
+            raise RowProblem(
+                f"the last message of {self.field} is {describe(content)}, allowed a text: an "
+                "environment adds its observation to it"
+            )
+        return self.write([*before, {**last, "content": content + self._mark}], arguments)
+
+    @property
+    def _mark(self) -> str:
+        # An empty line parts them, as two paragraphs of one message.
+        return f"\n\n{OBSERVATION_MARK}" if self.is_templated else OBSERVATION_MARK
+
+    def write_answered(
+        self, prompt: Any, answer: str | Message, arguments: Arguments = NO_ARGUMENTS
+    ) -> str:
         """Render a prompt with the assistant's answer by the template.
+
+        Args:
+            prompt: a text or a list of messages.
+            answer: text of the answer, or the assistant's message with it.
+            arguments: of the template.
 
         Raises:
             RowProblem: the prompt is unusable.
             ChatTemplateUnusable: there is no template.
         """
+        message = answer_message(answer) if isinstance(answer, str) else answer
         if isinstance(prompt, list):
-            return self._from_messages(prompt_messages(prompt, self._field), arguments, answer)
-        text = checked_prompt(prompt, self._field)
-        return self._from_messages([{"role": "user", "content": text}], arguments, answer)
-
-    def write_conversation(
-        self,
-        prompt: Any,
-        response: Response,
-        ends: Sequence[str],
-        arguments: Arguments = NO_ARGUMENTS,
-    ) -> Conversation:
-        """Render a prompt with the response by the template, up to the first end token behind the
-        last answer; with the first of `ends` if the template writes none.
-
-        Args:
-            prompt: a text or a list of messages.
-            response: to the prompt.
-            ends: texts of the end tokens.
-            arguments: of the template.
-
-        Raises:
-            RowProblem: the prompt is unusable, or the template renders messages in another way if
-                others follow.
-            ChatTemplateUnusable: there is no template.
-        """
-        text, answers, beginnings = "", list[Answer](), list[str]()
-        for number, message in enumerate(response):
-            if message["role"] != ASSISTANT:
-                continue
-            before = [*prompt, *response[:number]] if number else prompt
-            text, answer = self._write_answer(before, message, ends, arguments)
-            beginnings.append(text)
-            answers.append(answer)
-        # An answer is trained on as if the conversation ended with it, so that all of them are
-        # what the model would have to write there.
-        for number, beginning in enumerate(beginnings[:-1]):
-            if not text.startswith(beginning) or answers[number + 1].begin < len(beginning):
-                same = len(commonprefix([text, beginning]))
-                raise RowProblem(
-                    f"the chat template renders answer {number + 1} of {len(answers)} in another "
-                    f"way if messages follow: got {text[same : same + 40]!r} instead of "
-                    f"{beginning[same : same + 40]!r}; set trainOn: LastAnswer, or give the model "
-                    "another chat_template.jinja"
-                )
-        return Conversation(text, tuple(answers))
-
-    def _write_answer(
-        self, prompt: Any, message: Message, ends: Sequence[str], arguments: Arguments
-    ) -> tuple[str, Answer]:
-        """Render a prompt with one answer; for arguments and errors see `write_conversation`."""
-        answer = message["content"]
-        begin = self.write(prompt, arguments)
-        text = self.write_answered(prompt, answer, arguments)
-        if not text.startswith(begin):
-            same = len(commonprefix([begin, text]))
-            raise RowProblem(
-                f"the chat template renders {self._field} in another way if an answer follows: got "
-                f"{text[same : same + 40]!r} instead of {begin[same : same + 40]!r}; give the "
-                "model another chat_template.jinja, or set chatTemplate: Never"
-            )
-        # What the template writes behind an answer. The mark is in no template and no prompt.
-        marked = self.write_answered(prompt, ANSWER_MARK, arguments)
-        tail = marked.rpartition(ANSWER_MARK)[2]
-        content = text.removesuffix(tail)
-        # A template may strip the answer, or write something before it.
-        if not text.endswith(tail) or answer.strip() not in content[len(begin) :]:
-            raise RowProblem(
-                "the chat template leaves out a part of the answer: got "
-                f"{content[len(begin) :][:60]!r}, allowed templates that render all of it; give "
-                "the model another chat_template.jinja, or remove that part from the data"
-            )
-        matches = [(at, end) for end in ends if (at := tail.find(end)) >= 0]
-        at, end = min(matches) if matches else (0, ends[0])
-        closed = content + tail[:at] + end
-        is_trained = is_trained_on(message, self._field)
-        return closed, Answer(len(begin), len(closed) - len(end), len(closed), is_trained)
+            return self._from_messages(prompt_messages(prompt, self.field), arguments, message)
+        text = checked_prompt(prompt, self.field)
+        return self._from_messages([{"role": "user", "content": text}], arguments, message)
 
     def _from_messages(
-        self, messages: list[Message], arguments: Arguments, answer: str | None = None
+        self, messages: list[Message], arguments: Arguments, answer: Message | None = None
     ) -> str:
         if self._template is None:
-            raise self._no_template(f"{self._field} holds messages")
+            raise self._no_template(f"{self.field} holds messages")
         if self._system is not None:
             if messages[0]["role"] == "system":
                 raise RowProblem(
-                    f"{self._field} begins with its own system message beside systemPrompt"
+                    f"{self.field} begins with its own system message beside systemPrompt"
                 )
             messages = [{"role": "system", "content": self._system}, *messages]
         if answer is not None:
-            messages = [*messages, answer_message(answer)]
-        try:
-            rendered = self._template.render(messages, answer is not None, arguments)
-        except TemplateRefusal as refusal:
-            raise RowProblem(f"the chat template refuses {self._field}: {refusal}") from refusal
+            messages = [*messages, answer]
+        template = self._tool_template if TOOLS_FIELD in arguments else self._template
+        assert template is not None, "one for tools is at least that of all prompts"
+        rendered = self._rendered(template, messages, answer is not None, arguments)
         # Arguments and fields of messages reach the text, too.
-        return checked_text(rendered, f"{self._field}, rendered by the chat template,")
+        return checked_text(rendered, f"{self.field}, rendered by the chat template,")
+
+    def _rendered(
+        self,
+        template: ChatTemplate,
+        messages: Sequence[Message],
+        is_answered: bool,
+        arguments: Arguments,
+    ) -> str:
+        """Render messages in the first form of calls that the template accepts.
+
+        Raises:
+            RowProblem: it accepts none.
+        """
+        messages = with_ids([self._with_harmless_answer(message) for message in messages])
+        forms = (
+            MESSAGE_FORMS if any(CALLS in message for message in messages) else MESSAGE_FORMS[:1]
+        )
+        refusals = list[TemplateRefusal]()
+        for form in forms:
+            shown = [in_form(message, form) for message in messages]
+            try:
+                return template.render(shown, is_answered, arguments)
+            except TemplateRefusal as refusal:
+                refusals.append(refusal)
+        raise RowProblem(f"the chat template refuses {self.field}: {refusals[0]}") from refusals[0]
+
+    def _with_harmless_answer(self, message: Message) -> Message:
+        """Return a message whose text is that of a rollout if it is an answer of a tool."""
+        if message["role"] != TOOL:
+            return message
+        return {**message, "content": self._answer_texts.harmless(message["content"])}
 
     def _no_template(self, why: str) -> ChatTemplateUnusable:
         setting = self._setting

@@ -13,7 +13,13 @@ from typing import Any
 from rlhf_api.error_collector import ErrorCollector
 from rlhf_api.spec.data import DataSpec, PreferenceFields, PretrainingData, TrainingData
 from rlhf_api.spec.row_sources import BuiltinData, DataSource, MixedData, TrainOn
-from rlhf_runtime.data import files, reasoning_gym_rows, saved_dataset, sort_digits
+from rlhf_runtime.data import (
+    calculations,
+    files,
+    reasoning_gym_rows,
+    saved_dataset,
+    sort_digits,
+)
 from rlhf_runtime.data.errors import DataNotFound
 from rlhf_runtime.data.file_paths import find_files
 from rlhf_runtime.data.files import Row
@@ -28,6 +34,15 @@ GENERATED_CHUNK_ROWS = 16
 # and cannot be interrupted.
 BATCH_CHARACTERS = 1 << 20
 
+# Rows of the generated tasks, by their seed: to train on, and held out.
+_TRAINING_ROWS = {
+    BuiltinData.SORT_DIGITS: sort_digits.training_rows,
+    BuiltinData.CALCULATIONS: calculations.training_rows,
+}
+_EVALUATION_ROWS = {
+    BuiltinData.SORT_DIGITS: sort_digits.evaluation_rows,
+    BuiltinData.CALCULATIONS: calculations.evaluation_rows,
+}
 
 # Splits of Hugging Face datasets if the manifest names none.
 DEFAULT_SPLITS = {Split.TRAIN: "train", Split.PRETRAINING: "train", Split.EVALUATION: "test"}
@@ -145,12 +160,13 @@ def _all_rows(
         return hub_dataset.read_dataset(source, split, str(setting))
     if source.reasoning_gym is not None:
         return reasoning_gym_rows.read_rows(source.reasoning_gym, setting)
-    assert source.builtin is BuiltinData.SORT_DIGITS
+    assert source.builtin is not None
     if setting.split is Split.EVALUATION:
-        return sort_digits.evaluation_rows(seed)
-    if preference_fields(source) is not None:
+        return _EVALUATION_ROWS[source.builtin](seed)
+    # Other tasks have no pairs; the missing columns are named later.
+    if preference_fields(source) is not None and source.builtin is BuiltinData.SORT_DIGITS:
         return sort_digits.training_pairs(seed)
-    return sort_digits.training_rows(seed)
+    return _TRAINING_ROWS[source.builtin](seed)
 
 
 def _rows_of_paths(source: DataSource, setting: SourceSetting, names: RowNames) -> Iterator[Row]:

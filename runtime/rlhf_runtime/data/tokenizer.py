@@ -66,8 +66,9 @@ class TextTokenizer:
         ids = {name: self._tokenizer.token_to_id(text) for name, text in special_tokens.items()}
         self._own_end: int | None = ids.get("eos_token")
         self.begin_token_id: int | None = ids.get("bos_token")
-        template = _template_text(folder, settings)
+        template, for_tools = _template_texts(folder, settings)
         self.chat_template = None if template is None else ChatTemplate(template, special_tokens)
+        self._tool_template = None if for_tools is None else ChatTemplate(for_tools, special_tokens)
         listed = self._listed_ends()
         self.missing_end_tokens = [token for token in listed if not self._has(token)]
         self.end_token_ids = self._end_tokens([token for token in listed if self._has(token)])
@@ -81,6 +82,11 @@ class TextTokenizer:
         self.end_token_ids = tuple(dict.fromkeys((*self.end_token_ids, *further)))
         pad_token_id = ids.get("pad_token")
         self.pad_token_id: int = self.end_token_ids[0] if pad_token_id is None else pad_token_id
+
+    @property
+    def tool_template(self) -> ChatTemplate | None:
+        """The chat template for models with tools: one of its own, or that of all prompts."""
+        return self._tool_template or self.chat_template
 
     @property
     def num_tokens(self) -> int:
@@ -109,6 +115,11 @@ class TextTokenizer:
         )
         return pack([self._without_added_end(encoding) for encoding in encodings], np.int32)
 
+    def character_spans(self, text: str) -> list[range]:
+        """Return the characters of a text that each of its tokens stands for."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return [range(*span) for span in encoding.offsets]
+
     def text_of(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, special tokens included."""
         return self._tokenizer.decode(tokens, skip_special_tokens=False)
@@ -116,6 +127,12 @@ class TextTokenizer:
     def end_texts(self) -> list[str]:
         """The texts of the end tokens, in the order of `end_token_ids`."""
         return [self.text_of([end]) for end in self.end_token_ids]
+
+    def special_texts(self) -> list[str]:
+        """The texts of all special tokens, the end tokens of the model's files included."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        texts = [token.content for token in added if token.special]
+        return list(dict.fromkeys(texts + [self.text_of([end]) for end in self._model_ends]))
 
     def _without_added_end(self, encoding: Encoding) -> list[int]:
         ids: list[int] = encoding.ids
@@ -231,17 +248,26 @@ def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the default chat template: its own file, or an entry of tokenizer_config.json."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return _read_text(file)
+def _template_texts(folder: Path, settings: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the default chat template and one for prompts with tools: files of their own, or
+    entries of tokenizer_config.json."""
     entry = settings.get("chat_template")
-    # Some tokenizers have several named templates, for example one for tools.
+    named: dict[Any, Any] = {"default": entry}
     if isinstance(entry, list):
         named = {item.get("name"): item.get("template") for item in entry if isinstance(item, dict)}
-        entry = named.get("default")
-    return entry if isinstance(entry, str) else None
+    files = {
+        "default": folder / "chat_template.jinja",
+        "tool_use": folder / "additional_chat_templates" / "tool_use.jinja",
+    }
+    # The user's own default template is one for all prompts.
+    if files["default"].is_file():
+        named = {}
+    named |= {name: _read_text(file) for name, file in files.items() if file.is_file()}
+    default, for_tools = (named.get(name) for name in files)
+    return (
+        default if isinstance(default, str) else None,
+        for_tools if isinstance(for_tools, str) else None,
+    )
 
 
 def _read_object(file: Path) -> dict[str, Any]:

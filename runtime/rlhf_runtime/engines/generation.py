@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from rlhf_api.spec.rollout import StopReason
 from rlhf_api.spec.truncation import Truncation
 from rlhf_runtime.data.stop_texts import StopTexts
 from rlhf_runtime.reshard.views import Views
+
+T = TypeVar("T")
 
 Groups = tuple[tuple[int, ...], ...]
 """Ascending ranks of each engine; a rank's index in its group is its part of the model."""
@@ -132,6 +134,13 @@ class GenerationEngine(Protocol):
 
     def abort(self, ids: Sequence[int]) -> list[SequenceEnded]:
         """End running sequences; return them with their tokens so far, in the order of `ids`."""
+
+    def share(self, value: T) -> T:
+        """Return the value of the engine's first rank. Collective over its ranks.
+
+        Args:
+            value: of the first rank; any value on the others.
+        """
 
     def views(self) -> Views:
         """This rank's storage of every weight, by Hugging Face name."""

@@ -11,6 +11,7 @@ a set of n words of bits, one bit per token of the vocabulary. Each set has the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,10 +151,28 @@ def join_sets(
     """
     rows = zip(first.runs(), first_lengths, rest.runs(), rest_lengths, strict=True)
     joined = [
-        np.concatenate([one[:count], other[:rest_count], one[count:], other[rest_count:]])
+        join_rows([(one, int(count)), (other, int(rest_count))])
         for one, count, other, rest_count in rows
     ]
     return pack(joined, np.int32)
+
+
+def single_sets(tokens: Words) -> Words:
+    """Return the encoded sets of tokens that were not sampled: each is alone in its set."""
+    joined: Words = np.concatenate([np.ones(len(tokens), dtype=np.int32), tokens])
+    return joined
+
+
+def join_rows(parts: Sequence[tuple[Array, int]]) -> Words:
+    """Join the encoded sets of the parts of one response.
+
+    Args:
+        parts: encoded sets and number of tokens of each part.
+    """
+    entries = [part[:count] for part, count in parts]
+    sets = [part[count:] for part, count in parts]
+    joined: Words = np.concatenate([np.zeros(0, dtype=np.int32), *entries, *sets])
+    return joined
 
 
 def _read_row(row: Array, num_tokens: int) -> tuple[Words, NDArray[np.int64]]:

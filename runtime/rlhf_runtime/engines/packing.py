@@ -109,7 +109,7 @@ def pack_micro_batches(
     Args:
         prompts: packed prompt of every row.
         responses: packed response of every row.
-        groups: int64[all rows]; rows of one group have the same prompt.
+        groups: int64[all rows]; rows of one group share their prompt where it is the same.
         packing: settings.
         rows: rows to pack; None: all.
         keep_groups: True to keep the rows of a group in one micro-batch.
@@ -117,15 +117,16 @@ def pack_micro_batches(
     """
     assert prompts.lengths is not None and responses.lengths is not None
     chosen = np.arange(len(groups), dtype=np.int64) if rows is None else rows
-    sequences = group_into_sequences(
-        chosen,
-        prompts.lengths,
-        responses.lengths,
-        groups,
-        packing.cost,
-        packing.max_padded_tokens,
-    )
-    if not packing.share_prompts:  # one response per sequence, so that no custom mask is needed
+    if packing.share_prompts:
+        sequences = group_into_sequences(
+            chosen,
+            prompts.lengths,
+            responses.lengths,
+            _number_prompts(chosen, prompts, groups),
+            packing.cost,
+            packing.max_padded_tokens,
+        )
+    else:  # one response per sequence, so that no custom mask is needed
         sequences = [np.asarray([row]) for row in chosen]
     lengths = np.asarray(
         [prompts.lengths[members[0]] + responses.lengths[members].sum() for members in sequences],
@@ -227,6 +228,20 @@ def _visible(segments: torch.Tensor) -> torch.Tensor:
     longest = segments.shape[1]
     causal = torch.ones(longest, longest, dtype=torch.bool).tril()
     return (((keys == 0) | (keys == queries)) & causal)[:, None]
+
+
+def _number_prompts(rows: Rows, prompts: Column, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number the prompts of each group, in the order of groups: int64[all rows]."""
+    # An environment's observation may differ between the conversations of a group.
+    assert prompts.lengths is not None
+    starts = prompts.starts()
+    ends = starts + prompts.lengths
+    numbers = np.zeros(len(groups), dtype=np.int64)
+    known: dict[tuple[int, bytes], int] = {}
+    for row in rows[np.argsort(groups[rows], kind="stable")].tolist():
+        prompt = (int(groups[row]), prompts.values[starts[row] : ends[row]].tobytes())
+        numbers[row] = known.setdefault(prompt, len(known))
+    return numbers
 
 
 def group_into_sequences(

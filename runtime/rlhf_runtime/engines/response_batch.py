@@ -45,6 +45,17 @@ class Generated:
     """The reason for the end of each response. None: it was aborted."""
     kept_tokens: Column | None = None
     """Packed int32 encoded sets of the tokens that a truncation kept. None: not recorded."""
+    mask: Column | None = None
+    """Packed int8: 1 for a sampled token, 0 for one of a tool's answer. None: all were sampled."""
+
+    @property
+    def num_sampled(self) -> NDArray[np.int32]:
+        """int32[rows]: number of sampled tokens."""
+        assert self.tokens.lengths is not None
+        if self.mask is None:
+            return self.tokens.lengths
+        sums = [int(run.sum()) for run in self.mask.runs()]
+        return np.array(sums, dtype=np.int32)
 
     @property
     def finished(self) -> NDArray[np.int8]:
@@ -71,6 +82,11 @@ class ResponseBatch:
         self._records_kept_tokens = False
 
     @property
+    def num_rows(self) -> int:
+        """Number of rows that were added."""
+        return len(self._ended)
+
+    @property
     def num_running(self) -> int:
         """Number of rows with an unfinished response."""
         return len(self._running)
@@ -91,8 +107,8 @@ class ResponseBatch:
         *,
         num_generated: Sequence[int] | None = None,
         keeps_prefixes: bool = False,
-    ) -> None:
-        """Add a row per packed prompt.
+    ) -> range:
+        """Add a row per packed prompt; return the numbers of these rows.
 
         Args:
             prompts: packed tokens.
@@ -130,6 +146,14 @@ class ResponseBatch:
         for sequence in sequences:
             self._running[sequence.id] = len(self._ended)
             self._ended.append(None)
+        return range(len(self._ended) - len(sequences), len(self._ended))
+
+    def step(self) -> list[tuple[int, SequenceEnded]]:
+        """Compute the next token of running rows; return the rows that ended, rising."""
+        ends = self._engine.step()
+        rows = [self._running[end.id] for end in ends]
+        self._record(ends)
+        return sorted(zip(rows, ends, strict=True), key=lambda row: row[0])
 
     def run(self, tick: Hook = noop) -> None:
         """Run until every response has ended; `tick` after every step."""
@@ -215,6 +239,23 @@ class BatchGenerator:
         batch.run(tick)
         return batch.generated()
 
+    def new_batch(self, version: int) -> ResponseBatch:
+        """Return a batch without rows.
+
+        Args:
+            version: of the weights that generate.
+
+        Raises:
+            StaleWeights: the engine has sequences of an earlier call.
+        """
+        if self._engine.has_work:
+            # Their keys and values would stay in the prefix cache, which this call shares.
+            raise StaleWeights(
+                "an earlier call has not ended: got an engine with running sequences, allowed an "
+                "idle one; nothing was generated"
+            )
+        return ResponseBatch(self._engine, version, self._ids)
+
     def start(
         self, prompts: Column, sampling: Sampling, version: int, max_tokens: int
     ) -> ResponseBatch:
@@ -223,12 +264,6 @@ class BatchGenerator:
         Raises:
             StaleWeights: the engine has other weights, or sequences of an earlier call.
         """
-        if self._engine.has_work:
-            # Their keys and values would stay in the prefix cache, which this call shares.
-            raise StaleWeights(
-                "an earlier call has not ended: got an engine with running sequences, allowed an "
-                "idle one; nothing was generated"
-            )
-        batch = ResponseBatch(self._engine, version, self._ids)
+        batch = self.new_batch(version)
         batch.add(prompts, sampling, [max_tokens] * len(sampling.seeds))
         return batch

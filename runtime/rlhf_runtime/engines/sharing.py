@@ -12,17 +12,28 @@ import torch
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.packing import MicroBatch, Packing, pack_micro_batches
-from rlhf_sizing.costs import MASKED_COST, SequenceCost
+from rlhf_sizing.costs import MASKED_COST, SequenceCost, attention_width
 
 TOLERANCE = 5e-2
 """Maximum distance of a token's outputs, relative to their norm. bfloat16 rounds to about 4e-3 in
 each layer; attention to wrong tokens gives far larger distances."""
 
 
-def sequence_cost(hidden_size: int, device: torch.device) -> SequenceCost:
-    """Cost of sequences of a model of that width on a device."""
-    return SequenceCost(
-        hidden_size, MASKED_COST[Device.CPU if device.type == "cpu" else Device.GPU]
+def sequence_cost(width: float, device: torch.device) -> SequenceCost:
+    """Cost of sequences of a model of that width, by `attention_width`, on a device."""
+    return SequenceCost(width, MASKED_COST[Device.CPU if device.type == "cpu" else Device.GPU])
+
+
+def width_of(config: Any) -> float:
+    """Width of a model by `attention_width`, from its config of transformers."""
+    heads = config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    key_value_heads = getattr(config, "num_key_value_heads", None) or heads
+    return attention_width(
+        config.hidden_size,
+        config.intermediate_size,
+        heads * head_size,
+        key_value_heads * head_size,
     )
 
 
@@ -37,11 +48,11 @@ def has_full_attention(config: Any) -> bool:
 
 
 def supports_shared_prompts(
-    outputs: Callable[[MicroBatch], torch.Tensor], vocab_size: int, hidden_size: int
+    outputs: Callable[[MicroBatch], torch.Tensor], vocab_size: int, width: float
 ) -> bool:
     """True if two responses with a shared prompt have the same outputs as each response alone.
 
-    `outputs` runs a micro-batch forward.
+    `outputs` runs a micro-batch forward; `width` is that of the model (`width_of`).
     """
     # Asked of the model itself: no attribute of transformers tells which models support custom
     # masks and positions. One that fails computes every prompt with every response.
@@ -49,7 +60,7 @@ def supports_shared_prompts(
     prompts = pack([tokens[:4], tokens[:4]], np.int32)
     responses = pack([tokens[4:7], tokens[5:9]], np.int32)
     groups = np.zeros(2, dtype=np.int64)
-    cost = SequenceCost(hidden_size)
+    cost = SequenceCost(width)
     (shared,) = pack_micro_batches(prompts, responses, groups, Packing(1 << 20, cost, True))
     (alone,) = pack_micro_batches(prompts, responses, groups, Packing(1 << 20, cost, False))
     if shared.attention_mask is None:  # sharing never pays for this width

@@ -49,6 +49,11 @@ class AnswerJournal:
         self._lock = Lock()
         self._passes: OrderedDict[Position, _PassAnswers] = OrderedDict()
 
+    @property
+    def code(self) -> str:
+        """Digest of the user's code."""
+        return self._attempt.code
+
     def call_answers(self, scope: CallScope, rows: Sequence[int]) -> CallAnswers:
         """Return the answers about some rows of a call."""
         with self._lock:
@@ -148,9 +153,10 @@ class CallAnswers:
         Raises:
             CannotRecord: some could not be written.
         """
-        for entry in self._provisional:
+        # Other threads may add some meanwhile: these wait for the next call.
+        entries, self._provisional = self._provisional, []
+        for entry in entries:
             self._pass_answers.add(entry)
-        self._provisional.clear()
         self._pass_answers.sync()
 
     def _key(self, party: str, row: int) -> Key:

@@ -1,12 +1,14 @@
-"""Context length: the longest sequence that a model's generation engine accepts. Pure."""
+"""Context length: the longest sequence that a model's generation engine accepts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rlhf_api.spec.rollout import RolloutSpec
 from rlhf_runtime.models.errors import ContextTooShort
+from rlhf_runtime.models.folder import CONFIG_FILE, read_object
 
 SCALED_ALREADY = frozenset(
     {"default", "deepseek_llama_scaling", "deepseek_yarn", "llama3", "longrope", "su", "yarn"}
@@ -34,6 +36,18 @@ def require_context(role: str, config: Mapping[str, Any], rollout: RolloutSpec) 
             f"{rollout.required_context} = {longest}, allowed max_position_embeddings = "
             f"{positions} (config.json); {rollout.context_advice}"
         )
+
+
+def max_sequence_tokens(rollout: RolloutSpec, folder: Path) -> int:
+    """Return the maximum of prompt and response together.
+
+    Args:
+        rollout: lengths of prompts and responses.
+        folder: of the model.
+    """
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    positions = max_positions(read_object(folder / CONFIG_FILE))
+    return longest if positions is None else min(longest, positions)
 
 
 def max_positions(config: Mapping[str, Any]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rlhf_api.plan import GraphName, ModelHead
@@ -12,7 +13,11 @@ from rlhf_flow.jobs.job_graphs import JobRole, job_roles, policy_role
 from rlhf_flow.trace.graph import Graph
 from rlhf_runtime.checkpoint.storage import require_persistent
 from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
+from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.environments.settings import EnvironmentDescription
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
+from rlhf_runtime.preflight.environment_trial import try_environments
+from rlhf_runtime.preflight.environments import check_environments
 from rlhf_runtime.preflight.findings import Findings, Limits
 from rlhf_runtime.preflight.models import ModelUse, RequiredHead, check_models
 from rlhf_runtime.preflight.reward_trial import try_rewards
@@ -47,8 +52,14 @@ def check_job(
     # A verifier may read variables when it is imported: an import without them proves nothing.
     imports = has_code and (one_machine or not _has_other_variables(job))
     if has_code and not imports:
-        findings.unchecked.append("verifiers: pods of node pools have variables of their own")
+        findings.unchecked.append(
+            "verifiers and environments: pods of node pools have variables of their own"
+        )
     rewards = spec if imports else spec.model_copy(update={"rewards": ()})
+    if spec.rollout.environment is not None:
+        data = replace(
+            data, environment=_environments(spec, imports, limits, one_machine, findings)
+        )
     # Verifiers import while models and data are checked.
     with (
         start_verifiers(rewards, limits.verifier_seconds, one_machine) as started,
@@ -69,6 +80,21 @@ def check_job(
             # No error: a service may start later than the job.
             found = probe_services(services, rows)
             (findings.warnings if one_machine else findings.unchecked).extend(found)
+        if limits.tries_rewards and data.environment is not None and not findings.gathered.errors:
+            tokenizer = TextTokenizer(folders[policy], spec.rollout.end_tokens)
+            try_environments(spec, data.environment, tokenizer, rows, one_machine, findings)
+
+
+def _environments(
+    spec: RLHFJobSpec, imports: bool, limits: Limits, one_machine: bool, findings: Findings
+) -> EnvironmentDescription | None:
+    """Return the environments of a job, checked; None if they are not known here."""
+    description = None
+    if imports:
+        description = check_environments(spec, limits.verifier_seconds, one_machine, findings)
+    if description is None:
+        findings.unchecked.append("prompts with the schemas of tools: the tools are not known here")
+    return description
 
 
 def _has_other_variables(job: RLHFJob) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rlhf_api.spec.job import RLHFJobSpec
@@ -29,6 +30,7 @@ from rlhf_runtime.data.rows import (
 )
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.preflight.environments import check_dialogues
 from rlhf_runtime.preflight.findings import MAX_UNSTREAMED_BYTES, Findings, RowLimit
 from rlhf_runtime.preflight.reward_rows import check_reward_rows
 from rlhf_runtime.preflight.row_facts import describe_first_row, describe_rows, repeated_tokens
@@ -68,6 +70,11 @@ def check_data(
             find_sources(spec.data)
         findings.unchecked.append("rows of the data: there is no tokenizer to read them with")
         return []
+    if use.environment is not None and not check_dialogues(
+        spec, tokenizer, use.environment, findings
+    ):
+        # One mistake is reported once: prompts could not be rendered with these tools.
+        use = replace(use, environment=None)
     texts: dict[Split, list[str]] = {}
     scored: dict[Split, list[TrialRow]] = {}
     for split, source in sources_in_use(spec, use).items():
@@ -84,7 +91,8 @@ def check_data(
                 if part.builtin is None and table is not None:
                     texts.setdefault(split, []).extend(table.texts)
                 if table is not None and _is_scored(split, spec, use):
-                    rows = trial_rows(table, setting, part, source_names(source))
+                    names = source_names(source)
+                    rows = trial_rows(table, setting, part, names, use.environment)
                     scored.setdefault(split, []).extend(rows)
                 if is_whole and table is not None:
                     checked.append(table)

@@ -49,7 +49,8 @@ class Limits:
     verifier_seconds: float
     """Limit for the import of a verifier's module."""
     tries_rewards: bool = False
-    """True: verifiers and services score responses to some rows."""
+    """True: verifiers and services score responses to some rows, and conversations with
+    environments are played."""
 
 
 # Maximum size of a file that must be read completely before its first row, under a time limit.

@@ -14,11 +14,12 @@ from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.row_values import answer_texts, field_value
 
-# Built-in verifiers that read a field of the row, with its default name. The fields that a user's
-# verifier reads are unknown before it is called.
+# Built-in verifiers that compare responses with a field of the row, with its default name.
+ANSWER_READERS = {f"{exact_match.__name__}:score": "answer", f"{math.__name__}:verify": "answer"}
+# Built-in verifiers that read a field of the row. The fields that a user's verifier reads are
+# unknown before it is called.
 READERS = {
-    f"{exact_match.__name__}:score": "answer",
-    f"{math.__name__}:verify": "answer",
+    **ANSWER_READERS,
     reasoning_gym_datasets.VERIFIER: reasoning_gym_datasets.DATASET_FIELD,
 }
 

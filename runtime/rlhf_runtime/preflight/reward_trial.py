@@ -22,9 +22,10 @@ from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.trial_rows import TrialRow
 from rlhf_runtime.rewards.applicable_samples import PartialScorer, RewardScorer
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
+from rlhf_runtime.rewards.make_scorer import service_scorer
 from rlhf_runtime.rewards.messages import Fault
 from rlhf_runtime.rewards.pool import VerifierPool
-from rlhf_runtime.rewards.scorer import combine_scores, service_scorer
+from rlhf_runtime.rewards.scorer import combine_scores
 from rlhf_runtime.rewards.scores import FailedSamples, Scores
 from rlhf_runtime.telemetry.shortened_text import shorten
 from rlhf_runtime.telemetry.visible_text import visible_text

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.preflight.trial_rows import TrialRow
 from rlhf_runtime.rewards.applicable_samples import applies
-from rlhf_runtime.rewards.scorer import service_scorer
+from rlhf_runtime.rewards.make_scorer import service_scorer
 from rlhf_runtime.rewards.scores import Scores
 from rlhf_runtime.telemetry.shortened_text import shorten
 from rlhf_runtime.telemetry.visible_text import visible_text

@@ -95,7 +95,7 @@ def _lengths(longest: int) -> list[int]:
     return sorted({max(1, min(SHORT, largest // 4)), largest})
 
 
-def micro_batch(at: Point, vocab_size: int, hidden_size: int) -> MicroBatch:
+def micro_batch(at: Point, vocab_size: int) -> MicroBatch:
     """Random prompts, with responses of equal length."""
     # A fixed seed: all ranks and repetitions compute the same.
     random = np.random.default_rng(at.tokens)
@@ -106,7 +106,7 @@ def micro_batch(at: Point, vocab_size: int, hidden_size: int) -> MicroBatch:
     groups = np.arange(at.sequences, dtype=np.int64)
     prompts, responses = halves
     (part,) = pack_micro_batches(
-        prompts, responses, groups, Packing(at.tokens, SequenceCost(hidden_size), False)
+        prompts, responses, groups, Packing(at.tokens, SequenceCost(1.0), False)
     )
     return part
 
@@ -168,7 +168,7 @@ def _samples(
     config = model.module.config
     samples = []
     for at in requested:
-        part = micro_batch(at, config.vocab_size, config.hidden_size)
+        part = micro_batch(at, config.vocab_size)
         text = f"passes of {at.sequences} x {at.length} tokens"
         begin(f"forward {text}")
         forward = min(repeated(partial(model.infer, part)), key=lambda parts: parts.total)

@@ -30,8 +30,9 @@ MAX_FAILED = 4
 # Times in which batches of a call were in flight that the timeline shows.
 MAX_TIMES = 32
 
-Question = tuple[str, str, bool]
-"""All that a reward sees of a response: the row, the text, and whether it is finished."""
+Question = tuple[str, str, bool, str]
+"""All that a reward sees of a response: the row, the text, whether it is finished, and the
+conversation; the last is empty without one."""
 Rows = tuple[int, ...]
 """Rows of a batch, rising."""
 
@@ -261,5 +262,7 @@ def max_batches(reward: RewardSpec) -> int:
     """Return the number of batches that a function or service scores at the same time."""
     if reward.function is not None:
         return reward.function.processes
+    if reward.environment is not None:
+        return 0  # its scores are there
     assert reward.service is not None, "a model is not asked"
     return reward.service.max_concurrency

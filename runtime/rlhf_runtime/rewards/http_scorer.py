@@ -25,11 +25,7 @@ class HTTPScorer(ServiceScorer):
 
     def body(self, batch: Sequence[Sample]) -> Any:
         """Return the samples and the parameters."""
-        samples = [asdict(sample) for sample in batch]
-        for described in samples:
-            # Data of a single source has no names of sources.
-            if described["source"] is None:
-                del described["source"]
+        samples = list(map(_described, batch))
         return {"samples": samples, "parameters": self._parameters}
 
     def read(self, content: bytes, num_samples: int) -> BatchScores:
@@ -49,3 +45,13 @@ class HTTPScorer(ServiceScorer):
             for index, (fault, detail) in scores.faults.items()
         }
         return replace(scores, faults=faults)
+
+
+def _described(sample: Sample) -> dict[str, Any]:
+    described = asdict(sample)
+    # Data of a single source has no names of sources.
+    if sample.source is None:
+        del described["source"]
+    if not sample.has_conversation:
+        del described["turns"], described["environment_reward"]
+    return described

@@ -62,6 +62,8 @@ class JournaledRequest:
         sample."""
         sample = self.samples[number]
         seen = [sample.prompt, sample.response, sample.record, sample.finished, sample.source]
+        if sample.has_conversation:
+            seen += [sample.turns, sample.environment_reward]
         content = self._settings + json.dumps(seen).encode()
         return blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 

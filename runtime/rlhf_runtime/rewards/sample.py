@@ -17,6 +17,9 @@ class Sample:
     record: the row of the data that the prompt came from, with all its fields.
     finished: True if the response ended by itself, False if it was truncated at maxResponseTokens.
     source: name of the row's source; None if the data has a single one.
+    turns: of a conversation, the text of each turn of the model; `response` is the last one. Empty
+        without rollout.environment.
+    environment_reward: what the environment of a conversation returned; None without one.
     """
 
     prompt: str
@@ -24,6 +27,13 @@ class Sample:
     record: Mapping[str, Any]
     finished: bool
     source: str | None = None
+    turns: tuple[str, ...] = ()
+    environment_reward: float | Mapping[str, float] | None = None
+
+    @property
+    def has_conversation(self) -> bool:
+        """True if it has turns, or a reward of its environment."""
+        return bool(self.turns) or self.environment_reward is not None
 
 
 Verifier = TypeVar("Verifier", bound=Callable[..., Any])

@@ -18,16 +18,13 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.journal.answers import CallAnswers
-from rlhf_runtime.rewards.applicable_samples import PartialScorer, RewardScorer
+from rlhf_runtime.rewards.applicable_samples import RewardScorer
 from rlhf_runtime.rewards.early_request import EarlyBatches, EarlyRequest
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.http_scorer import HTTPScorer
 from rlhf_runtime.rewards.journaled_scores import JournaledRequest
-from rlhf_runtime.rewards.judge_scorer import JudgeScorer
-from rlhf_runtime.rewards.pool import VerifierPool
+from rlhf_runtime.rewards.make_scorer import make_scorer
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import FailedSamples, Failure, SampleNamer, Scores, name_by_number
-from rlhf_runtime.rewards.service_scorer import ServiceScorer
 from rlhf_runtime.telemetry.spread import Spread
 
 Complete = Callable[[], Future[Scores]]
@@ -82,7 +79,7 @@ class Scorer:
         """
         self._rewards = tuple(reward for reward in rewards if reward.model is None)
         self._models = tuple(reward for reward in rewards if reward.model is not None)
-        self._pools = [_start(reward) for reward in self._rewards]
+        self._pools = [make_scorer(reward) for reward in self._rewards]
         try:
             # All have started before the first one is awaited, so that they load in parallel.
             metrics = _wait_until_ready(self._pools)
@@ -134,7 +131,7 @@ class Scorer:
             if not result.errors:
                 continue
             if reward.on_error is OnRewardError.FAIL:
-                cause = "service or its url" if reward.service else "function or the row"
+                cause = "service or its url" if reward.service else f"{reward.chosen} or the row"
                 raise RewardError(
                     f"{pool.title} failed and onError is Fail: {scored.failures[reward.name][0]}\n"
                     f"correct the {cause}, or set onError to Exclude or Zero"
@@ -371,20 +368,6 @@ def _name_failures(
         for reward, failed in failures.items()
         if failed
     }
-
-
-def _start(reward: RewardSpec) -> RewardScorer:
-    scorer = VerifierPool(reward) if reward.function is not None else service_scorer(reward)
-    return PartialScorer(reward, scorer) if reward.is_partial else scorer
-
-
-def service_scorer(reward: RewardSpec) -> ServiceScorer:
-    """Start the scorer of a reward by a service.
-
-    Raises:
-        InvalidReward, RewardError: its settings cannot be used here.
-    """
-    return JudgeScorer(reward) if reward.judge is not None else HTTPScorer(reward)
 
 
 def _wait_until_ready(pools: Sequence[RewardScorer]) -> list[str | None]:

@@ -13,7 +13,7 @@ from rlhf_api.plan import Plan, RolePlan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Precision
 from rlhf_runtime.calls.inputs import CallInputs
-from rlhf_runtime.calls.reports import Statistics
+from rlhf_runtime.calls.reports import EpisodeReport, Statistics
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.engines.parallel import ParallelContext, RankGroup
@@ -23,6 +23,7 @@ from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, noop
 
 if TYPE_CHECKING:
+    from rlhf_runtime.conversations.settings import EnvironmentAccess
     from rlhf_runtime.roles.early_rows import SendEnded
     from rlhf_runtime.roles.generation import Generation
 
@@ -57,6 +58,8 @@ class RoleContext:
     """Reports progress."""
     send_ended: SendEnded | None = None
     """Sends ended responses to the reward host that will score them. None: there is no one host."""
+    environment: EnvironmentAccess | None = None
+    """Access to the environments of conversations. None: the job has none."""
 
     @property
     def parallel(self) -> ParallelContext:
@@ -134,5 +137,7 @@ class Result:
     """Rows of the columns; required unless there are no columns."""
     unfinished: Shard | None = None
     """Rows of the same columns that a later call finishes."""
+    episodes: EpisodeReport | None = None
+    """Of conversations."""
     began: float | None = None
     """Start of the work, in seconds since the epoch, where it first waited for other ranks."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_flow.step.columns import RECORD
+from rlhf_flow.step.columns import EPISODE, RECORD
 from rlhf_runtime.calls.ended_rows import EndedRows
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column, Rows
@@ -34,6 +34,7 @@ class EarlyRows:
         generated: Callable[[Rows], Generated],
         decode: Callable[[Column], list[str]],
         send: SendEnded | None,
+        columns: Callable[[Rows], Mapping[str, Column]] | None = None,
     ) -> None:
         """
         Args:
@@ -43,11 +44,14 @@ class EarlyRows:
             generated: returns the responses of some rows that have ended.
             decode: returns the texts of responses.
             send: sends rows. None: no host scores them early.
+            columns: returns the columns of some conversations that have ended. None: there are no
+                conversations.
         """
         self._inputs = inputs
         self._prompts = prompts
         self._has_ended = has_ended
         self._generated = generated
+        self._columns = columns
         self._decode = decode
         # All ranks of a replica have the same responses.
         is_first = inputs.at.tensor == inputs.at.pipeline == 0
@@ -99,6 +103,9 @@ class EarlyRows:
         texts = self._decode(generated.tokens)
         self._texts.update(zip(rows, texts, strict=True))
         inputs = self._inputs
+        columns: Mapping[str, Column] = {RECORD: self._prompts.columns[RECORD].take(new)}
+        if self._columns is not None:
+            columns = self._columns(new)
         ended = EndedRows(
             inputs.score_calls,
             inputs.step,
@@ -107,9 +114,10 @@ class EarlyRows:
             inputs.round,
             None if inputs.subset is not RowSubset.ALL else _span(self._prompts.index.rows),
             tuple(rows),
-            tuple(self._prompts.columns[RECORD].take(new).texts()),
+            tuple(columns[RECORD].texts()),
             tuple(texts),
             tuple(map(bool, generated.finished)),
+            tuple(columns[EPISODE].texts()) if EPISODE in columns else (),
         )
         assert self._send is not None
         self._send(ended)

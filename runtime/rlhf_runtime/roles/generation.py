@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,14 +14,10 @@ from numpy.typing import NDArray
 
 from rlhf_api.errors import RlhfError
 from rlhf_api.plan import GenerationPlan, GraphName
-from rlhf_api.spec.rollout import OnStop, RolloutSpec, StopAction, StopReason
 from rlhf_api.spec.truncation import Truncation
 from rlhf_flow.step.calls import GenerateOptions
-from rlhf_flow.step.columns import RECORD
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.out_of_memory import is_out_of_memory
-from rlhf_runtime.calls.reports import Statistics
-from rlhf_runtime.data.row_record import rows_by_source
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, Rows, pack, repeat_rows
 from rlhf_runtime.dataplane.shards import ShardIndex
@@ -36,12 +31,12 @@ from rlhf_runtime.engines.response_batch import (
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.errors import UnsupportedModel
 from rlhf_runtime.faults import Phase
-from rlhf_runtime.models.context import max_positions
-from rlhf_runtime.models.folder import CONFIG_FILE, read_object
+from rlhf_runtime.models.context import max_sequence_tokens
 from rlhf_runtime.roles.context import Result, RoleContext
+from rlhf_runtime.roles.conversations import ConversationMaker
 from rlhf_runtime.roles.early_rows import EarlyRows
 from rlhf_runtime.roles.generation_engines import make_generation_engine
-from rlhf_runtime.roles.response_columns import response_columns
+from rlhf_runtime.roles.response_results import ResponseResults
 from rlhf_runtime.roles.sequence_migration import Prompts, SequenceMigration
 from rlhf_runtime.roles.weight_sync import WeightSync, WeightVersion
 from rlhf_runtime.seeds import sample_seeds
@@ -50,13 +45,10 @@ logger = logging.getLogger(__name__)
 
 # Words in the errors that another rank causes, not the model.
 PEER_ERRORS = ("connection", "broken pipe", "gloo", "nccl", "timed out")
-# Number of responses that are not trained on, by the treatment of their stop reasons.
-ACTION_METRICS = {
-    StopAction.MASK: "response/masked",
-    StopAction.LEAVE_OUT: "response/left_out",
-}
 # The version before any pass.
 INITIAL_VERSION = WeightVersion(GraphName.WARM_START, 0, 0)
+# Distance of the seeds' numbers of two turns: a prompt has fewer samples.
+TURN_STRIDE = 1 << 32
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -94,6 +86,10 @@ class Generation:
             self._generator = BatchGenerator(self._generation_engine)
             if plan.release_during_training:
                 self._generation_engine.release()
+        self._results = ResponseResults(context.job.spec)
+        self._conversations = None
+        if context.generates_here:
+            self._conversations = ConversationMaker.from_context(context, self._tokenizer)
         self._weight_sync = WeightSync(trainer, source, self._generation_engine, ranks)
         self._migration: SequenceMigration | None = None
 
@@ -106,13 +102,15 @@ class Generation:
             groups=plan.mesh.tensor_groups,
             kv_cache_bytes=plan.kv_cache_bytes,
             memory_bytes=context.plan.engine_bytes(context.role),
-            max_sequence_tokens=_max_sequence_tokens(rollout, context.folder),
+            max_sequence_tokens=max_sequence_tokens(rollout, context.folder),
             max_concurrent_sequences=plan.max_concurrent_sequences,
             block_tokens=block_tokens,
             stop_token_ids=self._tokenizer.end_token_ids,
             stop_texts=self._tokenizer.stop_texts(rollout.stop),
             # An engine shares complete cache blocks only.
-            share_prompts=plan.max_samples_per_prompt > 1
+            # The prompt of a conversation's later turn begins with all turns before it.
+            share_prompts=rollout.environment is not None
+            or plan.max_samples_per_prompt > 1
             and rollout.max_prompt_tokens >= block_tokens,
             world=f"{context.incarnation}-{plan.mesh.pool}",
             excluded_tokens=context.excluded_tokens,
@@ -180,6 +178,8 @@ class Generation:
         index = inputs.index.find(rows)
         columns["sample_index"] = Column(sample_numbers(index.groups, samples))
         prompts = _prompts(index.repeat(samples), columns)
+        if self._conversations is not None:
+            return self._converse(inputs, prompts, temperature, version)
         sampling = self._sampling(prompts, inputs, temperature)
         responses = self._generator.start(
             columns["prompt_tokens"], sampling, version, rollout.max_response_tokens
@@ -188,7 +188,43 @@ class Generation:
         if inputs.leaves_rows:
             return self._generate_until_migration(inputs, prompts, responses, temperature, early)
         responses.run(early.after_step(self._context.tick))
-        return self._result(inputs, prompts, responses.generated(), early)
+        return self._results.result(inputs, prompts, responses.generated(), early)
+
+    def _converse(
+        self, inputs: CallInputs, prompts: Prompts, temperature: float, version: int
+    ) -> Result:
+        """Generate responses of several turns."""
+        assert self._conversations is not None and self._generation_engine is not None
+        position = {row: index for index, row in enumerate(prompts.index.rows.tolist())}
+
+        def sampling(rows: Sequence[int], turns: Sequence[int]) -> Sampling:
+            chosen = np.array([position[row] for row in rows], dtype=np.int64)
+            return self._sampling(prompts.take(chosen), inputs, temperature, turns)
+
+        records = self._sampling(prompts, inputs, temperature).records_kept_tokens
+        responses = self._generator.new_batch(version)
+        conversations = self._conversations.start(
+            *(inputs, prompts, self._generation_engine, responses, sampling),
+            records_kept_tokens=records,
+        )
+        early = EarlyRows(
+            inputs,
+            prompts,
+            conversations.has_ended,
+            conversations.generated,
+            self._tokenizer.decode,
+            self._context.send_ended,
+            conversations.columns,
+        )
+        conversations.run(early.after_step(self._context.tick))
+        result = self._results.result(
+            inputs, prompts, conversations.generated(), early, conversations.columns()
+        )
+        own, further = result.statistics, conversations.statistics
+        statistics = replace(
+            own, means={**own.means, **further.means}, sums={**own.sums, **further.sums}
+        )
+        return replace(result, statistics=statistics, episodes=conversations.report)
 
     def _generate_until_migration(
         self,
@@ -208,7 +244,9 @@ class Generation:
         ended = np.flatnonzero(responses.has_ended)
         running = np.flatnonzero(~responses.has_ended)
         unfinished = migration.hand_over(prompts.take(running), responses, running, temperature)
-        result = self._result(inputs, prompts.take(ended), responses.generated(ended), early)
+        result = self._results.result(
+            inputs, prompts.take(ended), responses.generated(ended), early
+        )
         return replace(result, unfinished=unfinished)
 
     def finish(self, inputs: CallInputs) -> Result:
@@ -227,7 +265,7 @@ class Generation:
             partial(migration.generated, migrated),
         )
         migration.responses.run(early.after_step(self._context.tick))
-        return self._result(inputs, prompts, migration.generated(migrated), early)
+        return self._results.result(inputs, prompts, migration.generated(migrated), early)
 
     def close(self) -> None:
         """Close the engine."""
@@ -244,7 +282,21 @@ class Generation:
         send, decode = self._context.send_ended, self._tokenizer.decode
         return EarlyRows(inputs, prompts, has_ended, generated, decode, send)
 
-    def _sampling(self, prompts: Prompts, inputs: CallInputs, temperature: float) -> Sampling:
+    def _sampling(
+        self,
+        prompts: Prompts,
+        inputs: CallInputs,
+        temperature: float,
+        turns: Sequence[int] | None = None,
+    ) -> Sampling:
+        """Return the sampling of rows.
+
+        Args:
+            prompts: one row per response.
+            inputs: of the call.
+            temperature: 0 is greedy.
+            turns: number of each row's turn. None: responses have one.
+        """
         prompt_ids = prompts.columns["prompt_id"].values.astype(np.int64)
         numbers = prompts.columns["sample_index"].values.astype(np.int64)
         # Seeds depend on the job, step, call, prompt and sample only. So a row is sampled alike on
@@ -253,6 +305,8 @@ class Generation:
         call = f"{inputs.graph.value}/{inputs.call.id}"
         if inputs.round:  # each round samples other responses to a prompt
             call += f"/{inputs.round}"
+        if turns is not None:
+            numbers = numbers + np.asarray(turns, dtype=np.int64) * TURN_STRIDE
         seeds = sample_seeds(seed, inputs.step, prompt_ids, numbers, call)
         # Greedy decoding has nothing to leave out.
         if temperature == 0:
@@ -268,91 +322,6 @@ class Generation:
             data = spec.data.evaluation
             return Truncation() if data is None else data.truncation, False
         return spec.rollout.truncation, spec.rollout.truncation.is_active
-
-    def _result(
-        self, inputs: CallInputs, prompts: Prompts, generated: Generated, early: EarlyRows
-    ) -> Result:
-        lengths = generated.tokens.lengths
-        assert lengths is not None
-        prompt_index = prompts.index
-        index = ShardIndex(prompt_index.rows, prompt_index.groups, prompt_index.lengths + lengths)
-        # All ranks of a replica have the same responses; the first one decodes and counts them.
-        is_first = inputs.at.tensor == inputs.at.pipeline == 0
-        texts = early.texts(prompt_index.rows, generated.tokens) if is_first else []
-        count = float(len(index.rows))
-        num_cut_off = count - float(generated.finished.sum())
-        means = {
-            "response/length_mean": (float(lengths.sum()), count),
-            "response/empty": (float(num_empty(texts)), float(len(texts))),
-            "response/truncated": (num_cut_off, count),
-            **_reason_shares(generated.reasons),
-            **self._lengths_by_source(prompts, lengths),
-        }
-        tokens = float(index.lengths.sum()) if is_first else 0.0
-        maxima = {"response/length_max": float(lengths.max(initial=0))}
-        return Result(
-            columns={
-                **prompts.columns,
-                **response_columns(generated, texts, self._on_stop),
-            },
-            statistics=Statistics(
-                means,
-                maxima,
-                {
-                    "batch/tokens": tokens,
-                    **self._untrained(inputs.graph, generated.reasons if is_first else ()),
-                },
-            ),
-            index=index,
-        )
-
-    def _lengths_by_source(
-        self, prompts: Prompts, lengths: NDArray[np.int32]
-    ) -> dict[str, tuple[float, float]]:
-        """Return the mean lengths of responses to prompts of each of several data sources."""
-        data = self._context.job.spec.data
-        if not data.train.source_names and not data.evaluation_names:
-            return {}
-        by_source = rows_by_source(prompts.columns[RECORD].texts())
-        return {
-            f"response/{source}/length_mean": (float(lengths[rows].sum()), float(len(rows)))
-            for source, rows in by_source.items()
-        }
-
-    @property
-    def _on_stop(self) -> OnStop:
-        return self._context.job.spec.rollout.on_stop
-
-    def _untrained(
-        self, graph: GraphName, reasons: Sequence[StopReason | None]
-    ) -> dict[str, float]:
-        """Return the metrics of responses that are masked or left out."""
-        # An evaluation measures all responses.
-        if graph is not GraphName.STEP:
-            return {}
-        actions = [self._on_stop.action(reason) for reason in reasons if reason is not None]
-        return {
-            metric: float(actions.count(action))
-            for action, metric in ACTION_METRICS.items()
-            if self._on_stop.has(action)
-        }
-
-
-def _reason_shares(
-    reasons: Sequence[StopReason | None],
-) -> dict[str, tuple[float, float]]:
-    """Return the share of responses with each stop reason."""
-    return {
-        f"response/stop_reason/{reason.value}": (float(reasons.count(reason)), float(len(reasons)))
-        for reason in StopReason
-    }
-
-
-def _max_sequence_tokens(rollout: RolloutSpec, folder: Path) -> int:
-    """Return the maximum of prompt and response together."""
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-    positions = max_positions(read_object(folder / CONFIG_FILE))
-    return longest if positions is None else min(longest, positions)
 
 
 def _prompts(index: ShardIndex, columns: Mapping[str, Column]) -> Prompts:
@@ -386,8 +355,3 @@ def sample_numbers(groups: np.ndarray, samples: int) -> np.ndarray:
     position = np.arange(len(groups)) - first[group_of]
     numbers: np.ndarray = position[:, None] * samples + np.arange(samples)
     return numbers.reshape(-1).astype(np.int32)
-
-
-def num_empty(texts: Sequence[str]) -> int:
-    """Count the responses that hold no text but white space."""
-    return sum(not text.strip() for text in texts)

@@ -17,6 +17,8 @@ from rlhf_flow.step.columns import RECORD, RESPONSE_TEXT, column_role
 from rlhf_flow.step.operations import (
     AboveBaseline,
     AdaptiveKlCoefficient,
+    AddTurnAdvantages,
+    AddTurnRewards,
     BestAgainstWorst,
     BothValid,
     Custom,
@@ -61,6 +63,7 @@ from rlhf_runtime.numerics.rewards import (
     token_rewards,
     weighted_sum,
 )
+from rlhf_runtime.numerics.turn_advantages import turn_advantages
 from rlhf_runtime.roles.context import Result
 from rlhf_runtime.roles.custom_operation import OperationState, run_custom
 from rlhf_runtime.roles.metrics import MetricAccumulator
@@ -195,6 +198,26 @@ def _group_advantages(work: Workspace, operation: GroupAdvantages) -> None:
     work.put(operation.advantages, result.advantages[:, None], mask)
 
 
+def _add_turn_rewards(work: Workspace, operation: AddTurnRewards) -> None:
+    rewards, mask = work.padded(operation.rewards)
+    further, _ = work.padded(operation.turn_rewards)
+    work.put(operation.rewards, rewards + operation.weight * further, mask)
+
+
+def _add_turn_advantages(work: Workspace, operation: AddTurnAdvantages) -> None:
+    advantages, mask = work.padded(operation.advantages)
+    rewards, _ = work.padded(operation.turn_rewards)
+    further = turn_advantages(
+        operation.weight * rewards,
+        mask,
+        work.groups,
+        work.rows(operation.valid).bool(),
+        operation.discount,
+        operation.normalize_by_std,
+    )
+    work.put(operation.advantages, advantages + further, mask)
+
+
 def _rewards_to_go(work: Workspace, operation: RewardsToGo) -> None:
     rewards, mask = work.padded(operation.rewards)
     work.put(operation.advantages, rewards_to_go(rewards, mask, operation.gamma), mask)
@@ -319,6 +342,8 @@ def _custom(work: Workspace, operation: Custom) -> None:
 
 OPERATIONS: Mapping[type[Operation], Callable[[Workspace, Any], None]] = {
     TokenRewards: _token_rewards,
+    AddTurnRewards: _add_turn_rewards,
+    AddTurnAdvantages: _add_turn_advantages,
     Gae: _gae,
     Whiten: _whiten,
     GroupAdvantages: _group_advantages,

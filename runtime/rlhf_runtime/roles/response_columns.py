@@ -33,6 +33,7 @@ def response_columns(
         columns.RETAINED: _is_not(StopAction.LEAVE_OUT, generated, on_stop),
         columns.RESPONSE_TEXT: pack_texts(texts),
         **({} if generated.kept_tokens is None else {columns.KEPT_TOKENS: generated.kept_tokens}),
+        **({} if generated.mask is None else {columns.RESPONSE_MASK: generated.mask}),
     }
 
 

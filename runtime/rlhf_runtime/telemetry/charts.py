@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from rlhf_runtime.telemetry.metric_names import Format, format_value
+from rlhf_runtime.telemetry.metric_names import format_value
+from rlhf_runtime.telemetry.metric_table import Format
 from rlhf_runtime.telemetry.plots import (
     EXTENT,
     Point,

@@ -10,13 +10,8 @@ from fnmatch import fnmatchcase
 
 from rlhf_api.report import REWARD_MEAN
 from rlhf_runtime.telemetry.charts import Columns, LineChart, Series
-from rlhf_runtime.telemetry.metric_names import (
-    METRICS,
-    ROLE_METRICS,
-    Format,
-    describe,
-    parse_metric_name,
-)
+from rlhf_runtime.telemetry.metric_names import describe, parse_metric_name
+from rlhf_runtime.telemetry.metric_table import METRICS, ROLE_METRICS, Format
 from rlhf_runtime.telemetry.plots import OTHER, Point, colours
 from rlhf_runtime.telemetry.records import RunRecords, StepRecord
 from rlhf_runtime.telemetry.summary import EVALUATION_REWARD, EXACT_MATCH

@@ -9,6 +9,7 @@ RlhfError
     ├── ReportPortInUse      another process listens on the port of the report
     ├── NotARun              a folder without a run
     ├── NoSamples            a run without the wanted samples
+    ├── NoConversation       a run without the wanted conversation
     └── WrongNumberOfRuns    too few or too many runs to compare
 """
 
@@ -71,6 +72,13 @@ class NoSamples(TelemetryError):
     """The run has no samples of the wanted step, evaluation or prompt."""
 
     reason = "NoSamples"
+    exit_code = ExitCode.MANIFEST
+
+
+class NoConversation(TelemetryError):
+    """The run has no such conversation."""
+
+    reason = "NoConversation"
     exit_code = ExitCode.MANIFEST
 
 

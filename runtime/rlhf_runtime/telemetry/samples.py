@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rollout import StopReason
+from rlhf_runtime.telemetry.conversations import ConversationView, view_from_json
 from rlhf_runtime.telemetry.visible_text import visible_text
 
 # Limits of the files' sizes. A file has at most MAX_SAMPLES lines with at most 8000 characters of
-# texts: in UTF-8 one to four bytes each, six for control characters, which JSON escapes.
+# texts, 14,000 with a conversation: in UTF-8 one to four bytes each, six for control characters,
+# which JSON escapes.
 MAX_FILES = 200
 MAX_SAMPLES = 16
 MAX_SAMPLES_PER_PROMPT = 4
@@ -61,6 +63,8 @@ class ResponseSample:
     no score counts."""
     advantage: float | None = None
     """Mean over the response's tokens that are trained on. None: the pass estimates none."""
+    conversation: ConversationView | None = None
+    """The response turn by turn. None: it has one turn and no tools."""
 
     @property
     def score(self) -> float | None:
@@ -106,7 +110,7 @@ def from_json(line: Mapping[str, Any]) -> ResponseSample:
     Raises:
         KeyError, TypeError, ValueError, OverflowError: the object is no sample.
     """
-    scores = _typed(line.get("scores", {}), dict)
+    scores, conversation = _typed(line.get("scores", {}), dict), line.get("conversation")
     return ResponseSample(
         kind=SampleKind(line["kind"]),
         step=_typed(line["step"], int),
@@ -119,6 +123,7 @@ def from_json(line: Mapping[str, Any]) -> ResponseSample:
         ended_by=StopReason(line["ended_by"]),
         scores={name: _number(score) for name, score in scores.items()},
         advantage=_number(line.get("advantage")),
+        conversation=None if conversation is None else view_from_json(conversation),
     )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
-from rlhf_runtime.telemetry.metric_names import Format, format_value
+from rlhf_runtime.telemetry.conversations import ConversationTurn
+from rlhf_runtime.telemetry.metric_names import format_value
+from rlhf_runtime.telemetry.metric_table import Format
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.samples import ResponseSample, SampleKind
 from rlhf_runtime.telemetry.shortened_text import shorten_further
@@ -113,9 +115,45 @@ def _article(sample: ResponseSample, answers: str, limit: int, attributes: str =
 def _responses(samples: Iterable[ResponseSample], limit: int) -> str:
     return "".join(
         f'<div class="response"><p class="detail">{_numbers(sample)}</p>'
-        f'<pre dir="auto">{_shown(sample.response, limit)}</pre></div>'
+        f"{_text(sample, limit)}</div>"
         for sample in samples
     )
+
+
+def _text(sample: ResponseSample, limit: int) -> str:
+    if sample.conversation is None:
+        return _pre(sample.response, limit)
+    view = sample.conversation.shortened(limit)
+    turns = "".join(map(_turn, view.turns))
+    left_out = view.num_turns - len(view.turns)
+    ending = [f"{left_out} turns between them are left out"] if left_out else []
+    if view.failure:
+        ending.append(view.failure)
+    return turns + "".join(
+        f'<p class="detail failure">{escape(visible_text(text))}</p>' for text in ending
+    )
+
+
+def _turn(turn: ConversationTurn) -> str:
+    title = f"Turn {turn.number + 1}"
+    if turn.reward is not None:
+        title += f" · reward <b>{_number(turn.reward)}</b>"
+    calls = "".join(
+        f'<div class="call"><code>{escape(visible_text(use.call))}</code>'
+        f"{'' if use.answer is None else _answer(use.answer, use.is_error)}</div>"
+        for use in turn.calls
+    )
+    return f'<p class="detail">{title}</p>{_pre(turn.text)}{calls}'
+
+
+def _answer(text: str, is_error: bool) -> str:
+    kind = "tool error" if is_error else "tool"
+    return f'<pre class="{kind}" dir="auto">{escape(visible_text(text))}</pre>'
+
+
+def _pre(text: str, limit: int | None = None) -> str:
+    shown = escape(visible_text(text)) if limit is None else _shown(text, limit)
+    return f'<pre dir="auto">{shown}</pre>'
 
 
 def _numbers(sample: ResponseSample) -> str:

@@ -23,6 +23,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import psutil
 
 from rlhf_runtime.serving import serve_in_thread, stop_serving
+from rlhf_runtime.telemetry.json_log import STEP
 
 # Time limit of one request and its answer.
 ANSWER_SECONDS = 3.0
@@ -143,9 +144,11 @@ class Activity:
         doing = _RunningCall(call, step, progress, threading.current_thread().name)
         self._running.append(doing)
         self.tick()
+        token = STEP.set(step)
         try:
             yield
         finally:
+            STEP.reset(token)
             self._running.remove(doing)
             self.tick()
 

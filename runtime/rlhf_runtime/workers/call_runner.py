@@ -11,7 +11,7 @@ from rlhf_api.plan import CallPlan, GraphName
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.out_of_memory import is_out_of_memory, out_of_memory_text
-from rlhf_runtime.calls.reports import CallReport, Statistics
+from rlhf_runtime.calls.reports import CallReport, EpisodeReport, Statistics
 from rlhf_runtime.calls.requests import CallRequest, returned_columns
 from rlhf_runtime.dataplane.call_protocols import protocol_of
 from rlhf_runtime.dataplane.protocol import Coordinates
@@ -91,7 +91,8 @@ class CallRunner:
         # Other ranks have the same rows and statistics, or none.
         counts = protocol_of(request.call).collect(at)
         statistics = result.statistics if counts else Statistics()
-        report = self._report(request, statistics, start).to_bytes()
+        episodes = result.episodes if counts else None
+        report = self._report(request, statistics, start, episodes).to_bytes()
         names = returned_columns(request.call)
         if not names or not counts:
             return report
@@ -132,10 +133,17 @@ class CallRunner:
 
         return copy
 
-    def _report(self, request: CallRequest, statistics: Statistics, start: float) -> CallReport:
+    def _report(
+        self,
+        request: CallRequest,
+        statistics: Statistics,
+        start: float,
+        episodes: EpisodeReport | None,
+    ) -> CallReport:
         call, process = request.call, f"rank {self._setup.global_rank}"
         span = Span(process, call.role or "", call.method, start, time.time())
-        return CallReport(call.id, statistics, (span,), resident_bytes())
+        memory = resident_bytes()
+        return CallReport(call.id, statistics, (span,), memory, episodes=episodes)
 
     def _out_of_memory(self, request: CallRequest, error: Exception) -> OutOfMemory:
         import torch

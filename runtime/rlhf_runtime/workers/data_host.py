@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from rlhf_runtime.data.sampler import rows_for_step
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack_texts
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
+from rlhf_runtime.environments.settings import EnvironmentDescription
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, heartbeat_by_cpu
 from rlhf_runtime.workers.process import configure_process, resident_bytes
@@ -51,11 +53,14 @@ class DataHost(ActivityServer):
         self._plan = plan
 
     @heartbeat_by_cpu
-    def load(self, folders: Mapping[str, Path]) -> dict[str, int]:
+    def load(
+        self, folders: Mapping[str, Path], environment: EnvironmentDescription | None = None
+    ) -> dict[str, int]:
         """Read the data and tokenize it with the policy's tokenizer.
 
         Args:
             folders: model folder of every role.
+            environment: the tools of conversations. None: there are none.
 
         Returns:
             Counts of rows: by split the usable ones (`train`) and the others (`train_invalid`,
@@ -64,6 +69,8 @@ class DataHost(ActivityServer):
         tokenizer = TextTokenizer(folders[self._plan.policy], self._job.spec.rollout.end_tokens)
         trains = any(role.is_trained for role in self._plan.roles)
         use = DataUse.from_graphs(self._plan.inputs, trains)
+        if environment is not None:
+            use = replace(use, environment=environment)
         self._prompts: JobPrompts = load_prompts(self._job.spec, tokenizer, use)
         counts = {}
         for split, table in self._prompts.tables.items():
@@ -186,7 +193,8 @@ def batch_of(table: PromptTable, rows: NDArray[np.int64], fields: Sequence[str])
 
 
 def _record(table: PromptTable, row: int) -> str:
-    return row_record(table.texts[row], table.records[row], table.source_name(row))
+    marked = table.marked_texts[row] if table.marked_texts else ""
+    return row_record(table.texts[row], table.records[row], table.source_name(row), marked)
 
 
 def _responses(answers: Column, rejected: Column | None, rows: NDArray[np.int64]) -> Column:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_runtime.end_with_parent import end_with_raylet
+from rlhf_runtime.telemetry.json_log import JsonLines, log_fields
 from rlhf_runtime.workers.libraries import prepare_environment
 from rlhf_runtime.workers.log_limit import limit_log
 
@@ -33,7 +34,14 @@ def configure_process(log_file: Path, num_threads: int, python_path: Sequence[st
     os.dup2(descriptor, 2)
     os.close(descriptor)
     limit_log(log_file)
-    logging.basicConfig(level=logging.INFO, format=FORMAT, stream=sys.stderr, force=True)
+    handler = logging.StreamHandler(sys.stderr)
+    fields = log_fields(os.environ)
+    handler.setFormatter(
+        logging.Formatter(FORMAT)
+        if fields is None
+        else JsonLines({**fields, "worker": log_file.stem})
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     faulthandler.enable()
     os.environ["OMP_NUM_THREADS"] = str(num_threads)
     prepare_environment()

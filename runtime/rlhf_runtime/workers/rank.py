@@ -40,8 +40,10 @@ from rlhf_runtime.workers.setup import (
 )
 
 if TYPE_CHECKING:  # torch is imported when a rank prepares
+    from rlhf_runtime.conversations.settings import EnvironmentAccess
     from rlhf_runtime.engines.parallel import ParallelContext
     from rlhf_runtime.engines.training import TrainingEngine
+    from rlhf_runtime.environments.settings import EnvironmentDescription
     from rlhf_runtime.roles.context import Role
     from rlhf_runtime.roles.custom_operation import OperationState
     from rlhf_runtime.roles.early_rows import SendEnded
@@ -136,12 +138,20 @@ class Rank(ActivityServer):
         return folders
 
     @heartbeat_by_cpu
-    def build(self, folders: Mapping[str, Path], reward_host: Any = None) -> None:
+    def build(
+        self,
+        folders: Mapping[str, Path],
+        reward_host: Any = None,
+        environment_host: Any = None,
+        environment: EnvironmentDescription | None = None,
+    ) -> None:
         """Load the models of this rank's roles, and start their generation engines. Collective.
 
         Args:
             folders: folder of each role's model.
             reward_host: handle of the host that scores what this rank generates. None: any does.
+            environment_host: handle of the node's host of conversations. None: there are none.
+            environment: the tools of conversations.
         """
         from rlhf_runtime.checkpoint.saver import Saver
         from rlhf_runtime.models.vocabulary import tokens_without_text
@@ -173,6 +183,9 @@ class Rank(ActivityServer):
                 excluded_tokens=excluded_tokens,
                 tick=self.activity.tick,
                 send_ended=None if reward_host is None else sender_to(reward_host),
+                environment=None
+                if environment is None
+                else access_to(environment_host, environment),
             )
             role = self._roles[planned.role] = make_role(context)
             if role.engine is not None:
@@ -330,6 +343,19 @@ def sender_to(reward_host: Any) -> SendEnded:
         method.remote(ended.to_bytes())
 
     return send
+
+
+def access_to(host: Any, environment: EnvironmentDescription) -> EnvironmentAccess:
+    """Return the access to the environments of a node.
+
+    Args:
+        host: handle of the environment host.
+        environment: its tools.
+    """
+    from rlhf_runtime.conversations.settings import EnvironmentAccess
+    from rlhf_runtime.workers.environment_client import RayEpisodeClient
+
+    return EnvironmentAccess(environment, lambda: RayEpisodeClient(host))
 
 
 def ranks_of_node(setup: RankSetup) -> int:

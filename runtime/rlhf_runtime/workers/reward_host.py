@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_flow.step.columns import (
+    EPISODE,
     FINISHED,
     PROMPT_ID,
     RECORD,
@@ -38,7 +40,7 @@ from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, Faults, Phase
 from rlhf_runtime.journal.answers import AnswerJournal, CallAnswers, CallScope
 from rlhf_runtime.journal.folder import Attempt, Position
-from rlhf_runtime.rewards.early_scores import EarlyScores, EndedResponse
+from rlhf_runtime.rewards.early_scores import EarlyScores, EndedResponse, Question
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import start_scorers
 from rlhf_runtime.rewards.scores import SampleName
@@ -111,8 +113,9 @@ class RewardHost(ActivityServer):
             logger.exception("responses could not be scored early")
 
     def _score_early(self, ended: EndedRows) -> None:
-        samples = _samples(ended.records, ended.texts, ended.finished)
-        questions = zip(ended.records, ended.texts, ended.finished, strict=True)
+        episodes = ended.episodes or [""] * len(ended.rows)
+        questions = list(zip(ended.records, ended.texts, ended.finished, episodes, strict=True))
+        samples = [_sample(*question) for question in questions]
         responses = {
             row: EndedResponse(question, sample)
             for row, question, sample in zip(ended.rows, questions, samples, strict=True)
@@ -139,14 +142,13 @@ class RewardHost(ActivityServer):
         columns = inputs.load(rows)
         # Verifiers have time limits of their own.
         with self.activity.during(request.call.id, request.step, ProgressSignal.OWN_LIMIT):
-            described = _described_responses(columns)
-            samples = _samples(*described)
+            questions = _questions(columns)
+            samples = [_sample(*question) for question in questions]
             name_samples = partial(self._names, request.graph, samples, columns[PROMPT_ID].values)
             scope = _scope(
                 *(request.graph, request.step, request.repetition, request.call.id, request.round)
             )
             answers = self._answers(scope, rows.tolist())
-            questions = list(zip(*described, strict=True))
             early = self._early.take(scope, role, rows.tolist(), questions)
             scored = self._scorers[role].score(samples, name_samples, answers, early)
         report = CallReport(
@@ -233,22 +235,24 @@ def _notices(answers: CallAnswers) -> tuple[str, ...]:
     return tuple(notices)
 
 
-def _described_responses(
-    columns: Mapping[str, Column],
-) -> tuple[Sequence[str], Sequence[str], Sequence[bool]]:
-    """Return what rewards get of each row: record, response, and true if it is finished."""
+def _questions(columns: Mapping[str, Column]) -> list[Question]:
+    """Return what rewards get of each row."""
     finished = [bool(value) for value in columns[FINISHED].values]
-    return columns[RECORD].texts(), columns[RESPONSE_TEXT].texts(), finished
+    records, texts = columns[RECORD].texts(), columns[RESPONSE_TEXT].texts()
+    episodes = columns[EPISODE].texts() if EPISODE in columns else [""] * len(finished)
+    return list(zip(records, texts, finished, episodes, strict=True))
 
 
-def _samples(
-    records: Sequence[str], responses: Sequence[str], finished: Sequence[bool]
-) -> list[Sample]:
-    rows = [json.loads(text) for text in records]
-    return [
-        Sample(row["prompt"], response, row["record"], is_finished, row.get("source"))
-        for row, response, is_finished in zip(rows, responses, finished, strict=True)
-    ]
+def _sample(record: str, response: str, is_finished: bool, episode: str) -> Sample:
+    row = json.loads(record)
+    sample = Sample(row["prompt"], response, row["record"], is_finished, row.get("source"))
+    if not episode:
+        return sample
+    conversation = json.loads(episode)
+    turns = tuple(turn["text"] for turn in conversation["turns"])
+    # Answers of tools are not the model's: a verifier that reads them would reward the tool.
+    last = turns[-1] if turns else ""
+    return replace(sample, response=last, turns=turns, environment_reward=conversation["reward"])
 
 
 def _scope(graph: GraphName, step: int, repetition: int, call: str, number: int) -> CallScope:

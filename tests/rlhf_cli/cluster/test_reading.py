@@ -124,6 +124,21 @@ def test_what_the_manifest_leaves_out_is_taken_from_the_one_in_force() -> None:
     assert [each.key for each in found.tolerations] == ["nvidia.com/gpu"]
 
 
+def test_taints_are_tolerated_as_the_templates_of_pods_say() -> None:
+    def tolerating(key: str) -> Document:
+        return {"tolerations": [{"key": key, "operator": "Exists"}]}
+
+    resources = {
+        "pod": tolerating("all"),
+        "headPod": tolerating("head"),
+        "nodePools": [{**POOL, "pod": tolerating("pool")}],
+    }
+    status = {"defaults": {"pod": tolerating("chart")}}
+    found = find_reader_settings(FakeKube(), job(status, resources=resources))
+    keys = [each.key for each in found.tolerations]
+    assert keys == ["nvidia.com/gpu", "chart", "all", "head", "pool"]
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [("disk", ("disk", "")), ("disk/a/b/", ("disk", "a/b")), ("pvc://disk/a", ("disk", "a"))],

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from rlhf_api.spec.cluster import ImageSpec, ObjectReference
-from rlhf_api.spec.resources import Toleration
+from rlhf_api.spec.pod.scheduling import Toleration
 from rlhf_cli.app import app
 from rlhf_cli.cluster.connect import ClusterTarget, connect, kubeconfig_files
 from rlhf_cli.cluster.jobs import find_job

@@ -17,7 +17,7 @@ from rlhf_planner.plan import pools_of
 from rlhf_runtime.models.tiny_llama import write_tiny_llama
 from rlhf_runtime.preflight.findings import THOROUGH, Limits
 
-from .jobs import VERIFIERS
+from .jobs import ENVIRONMENTS, VERIFIERS
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with code of one's own, in which commands are given."""
     (tmp_path / "addv.py").write_text(VERIFIERS)
+    (tmp_path / "adders.py").write_text(ENVIRONMENTS)
     (tmp_path / "needy.py").write_text("import no_such_package\n")
     monkeypatch.chdir(tmp_path)
     yield tmp_path

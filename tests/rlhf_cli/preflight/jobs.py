@@ -35,6 +35,16 @@ def score(samples):
 def exact(samples, *, scale=1.0):
     return score(samples)
 """
+ENVIRONMENTS = '''
+class Adder:
+    def add(self, a: int, b: int) -> str:
+        """Add."""
+        return str(a + b)
+
+class Untyped:
+    def add(self, a, b):
+        """Add."""
+'''
 STEP = """
 from rlhf_flow import Algorithm, ClippedLoss, LanguageModel, RewardSource
 from rlhf_flow.step.operations import Custom, GroupAdvantages

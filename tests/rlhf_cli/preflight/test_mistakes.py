@@ -57,6 +57,20 @@ def test_a_job_without_mistakes_is_described(place: Path, model: Path) -> None:
     assert len(others) == 7 and "a step makes 3 updates of 3 or 2 prompts" in others[6]
 
 
+def test_conversations_with_an_environment_are_played(place: Path, model: Path) -> None:
+    change = {"rollout": {"environment": {"entrypoint": "adders:Adder"}}}
+    result = runner.invoke(
+        app, ["validate", "--deep", str(write(place, model, Mistake("", change)))]
+    )
+    assert result.exit_code == 0, result.output
+    begin = "  rollout.environment: adders:Adder, data.train: row 0, "
+    assert (
+        f"{begin}the response, 10 of 13 tokens are sampled: 'add(1,1)<eos>' [answer: '\\n2\\n'] "
+        "'<eos>'\n" in result.output
+    )
+    assert f"{begin}add(a=1, b=1) -> '2' (" in result.output
+
+
 def test_what_is_trained_on_of_a_conversation_is_shown(place: Path, model: Path) -> None:
     chat = Path(shutil.copytree(model, place / "chat"))
     (chat / "chat_template.jinja").write_text(

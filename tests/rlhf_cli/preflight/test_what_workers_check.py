@@ -150,7 +150,24 @@ def test_verifiers_of_pools_with_variables_are_left_to_them(
     own = {"resources": {"nodePools": [{**pool, "env": env}]}}
     (place / "addv.py").write_text("import os\nos.environ['ANSWERS']\n")
     found = check(write(place, model, Mistake("", own)), one_machine=False)
-    assert found.unchecked == ["verifiers: pods of node pools have variables of their own"]
+    assert found.unchecked == [
+        "verifiers and environments: pods of node pools have variables of their own"
+    ]
+
+
+def test_environments_of_pools_with_variables_are_left_to_them(
+    place: Path, model: Path, check: Callable[..., CheckedJob]
+) -> None:
+    pool = {"name": "cpus", "device": "CPU", "devicesPerNode": 1, "memoryPerDevice": "8Gi"}
+    own = {
+        "resources": {"nodePools": [{**pool, "env": [{"name": "ANSWERS", "value": "/claim"}]}]},
+        "rollout": {"environment": {"entrypoint": "adders:Untyped"}},
+    }
+    found = check(write(place, model, Mistake("", own)), one_machine=False)
+    assert found.unchecked == [
+        "verifiers and environments: pods of node pools have variables of their own",
+        "prompts with the schemas of tools: the tools are not known here",
+    ]
 
 
 def test_code_of_a_cluster_is_not_looked_for_here(place: Path, model: Path) -> None:

@@ -43,6 +43,7 @@ IDEAL = Hardware(
     eager_kernel_seconds=0.0,
     graph_kernel_seconds=0.0,
     engine_step_seconds=0.0,
+    engine_sequence_seconds=0.0,
 )
 """Only FLOP take time, and reach the peak."""
 

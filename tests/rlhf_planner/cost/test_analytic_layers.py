@@ -146,15 +146,18 @@ def test_the_optimizer_moves_forty_bytes_of_a_parameter() -> None:
 
 def test_few_tokens_compute_slower() -> None:
     """1024 tokens as long as 1024 + 64; where weights are read as fast as 8 tokens are computed,
-    kernels have smaller tiles: as 1024 + 4."""
-    weights = block_counts(LLAMA_2_7B, 4, UNCUT).weights
+    kernels have smaller tiles: as 1024 + 4. The same for the sides of matrices."""
+    counts = block_counts(LLAMA_2_7B, 4, UNCUT)
+    sides = 4 * (4096 + 4096) + 3 * (4096 + 11008) - 2 * 4096 - 4096
+    assert counts.widths == sides, "inputs of queries, keys and values, and of gate and up: once"
     for ridge, half in ((200, 64), (8, 4)):
         memory = 4 * 1e12 / 2 / ridge
         hardware = replace(IDEAL, matmul_half_tokens=64.0, memory_bytes_per_second=memory)
         layers = AnalyticLayers(hardware, LLAMA_2_7B, Precision.FLOAT32)
         assert layers.rates.half_tokens == pytest.approx(half)
         time = layers.forward(BLOCK, UNCUT, 1024, 0)
-        assert time.compute == pytest.approx(2 * weights * (1024 + half) / 1e12)
+        filled = counts.weights + half * sides
+        assert time.compute == pytest.approx(2 * filled * (1024 + half) / 1e12)
 
 
 @pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.BFLOAT16])

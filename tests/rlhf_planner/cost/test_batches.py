@@ -46,7 +46,7 @@ def test_lengths_are_those_that_the_manifest_expects(job: Any) -> None:
     made = job(rollout=rollout | {"expectedResponseTokens": 20})
     found = problem(made)
     batch = call_batch(found, found.graphs[GraphName.STEP].calls[0])
-    assert (batch.prompt, batch.response) == (Lengths(16.5, 33), Lengths(20, 32))
+    assert (batch.prompt, batch.response) == (Lengths(16.5, 33), Lengths(20, 32, 0.005))
     assert tokens_per_step(found) == 64 * 36.5
 
 

@@ -15,6 +15,7 @@ from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_planner.cost.analytic_layers import analytic_layers
 from rlhf_planner.cost.collectives import Group, Links
+from rlhf_planner.cost.engine_host import host_seconds_of
 from rlhf_planner.cost.generation import (
     QUADRATURE,
     Engine,
@@ -162,10 +163,30 @@ def test_decoding_one_sequence_on_a100_is_as_fast_as_reported(
 
     Source: github.com/pytorch-labs/gpt-fast, README, section "Tensor Parallelism". Its bandwidth of
     1.7 TB/s is one of the constants here; sizes, ranks and latencies are not from there. It
-    compiles the whole model, and has all-reduces of its own.
+    compiles the whole model, and has all-reduces of its own. A step of its loop is assumed to take
+    Python a millisecond.
     """
-    call = generated(a_load(shape), GenerationCall(1, 1), equal(5), equal(200), tensor=tensor)
+    loop = replace(A100, engine_step_seconds=1e-3, engine_sequence_seconds=0.0)
+    one = GenerationCall(1, 1)
+    call = generated(a_load(shape), one, equal(5), equal(200), tensor=tensor, hardware=loop)
     assert 200 / call.total == pytest.approx(reported, rel=0.15)
+
+
+def test_the_host_works_for_each_sequence_of_a_step() -> None:
+    """A second for each: a step of five sequences takes five; a pass over prompts none."""
+    working = replace(IDEAL, engine_sequence_seconds=1.0)
+    call = generated(a_load(SMALL), GenerationCall(5, 1), equal(1), equal(10), hardware=working)
+    assert call.launch == pytest.approx(5 * 10)
+
+
+def test_hosts_of_older_engines_are_slower() -> None:
+    at_256 = [
+        host.step + 256 * host.sequence for host in map(host_seconds_of, ("0.5", "0.6", "0.32"))
+    ]
+    assert at_256 == sorted(at_256, reverse=True)
+    assert at_256 == pytest.approx([13e-3, 5.6e-3, 4.1e-3], abs=1e-4)
+    current = host_seconds_of("0.32")
+    assert (A100.engine_step_seconds, A100.engine_sequence_seconds) == current
 
 
 def test_decoding_one_sequence_of_7b_is_near_the_limit_of_memory() -> None:

@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from rlhf_planner.cost.micro_batches import Lengths
 
 STEPS = 20000
-SHAPES = [Lengths(100, 100), Lengths(80, 100), Lengths(50, 100), Lengths(20, 100), Lengths(4, 100)]
-"""Exponents 0, 1/4, 1, 4 and 24."""
+SHAPES = [
+    *(Lengths(mean, 100) for mean in (100, 80, 50, 20, 4)),
+    Lengths(80, 100, truncated=0.3),
+    Lengths(20, 100, truncated=0.1),
+    Lengths(10, 100, truncated=0.05),
+]
+"""Exponents 0, 1/4, 1, 4 and 24; and some with a share that is cut off."""
 
 
 def integral(lengths: Lengths, of: Callable[[float], float]) -> float:
@@ -40,11 +45,11 @@ def test_the_longest_of_several(lengths: Lengths, number: int) -> None:
 
 @pytest.mark.parametrize("lengths", SHAPES)
 def test_samples_agree(lengths: Lengths) -> None:
-    """X = T (1 - V^(1/k)) with V uniform has this survival function."""
+    """X = T for the share that is cut off, else T (1 - V^(1/k)) with V uniform."""
     draw = random.Random(0)
 
     def sample() -> float:
-        if lengths.exponent == 0:
+        if lengths.exponent == 0 or draw.random() < lengths.truncated:
             return lengths.maximum
         return lengths.maximum * (1 - draw.random() ** (1 / lengths.exponent))
 
@@ -75,6 +80,27 @@ def test_the_peak_of_what_is_held(lengths: Lengths, start: float) -> None:
         for t in (lengths.maximum * step / STEPS for step in range(STEPS))
     ]
     assert lengths.expected_peak(start) == pytest.approx(max(held), rel=1e-3)
+
+
+def test_responses_that_are_cut_off_by_hand() -> None:
+    """A tenth at the limit of 100, nine tenths evenly below it: 10 + 45 tokens on average."""
+    lengths = Lengths(55, 100, truncated=0.1)
+    assert lengths.exponent == pytest.approx(1)
+    assert lengths.survival(50) == pytest.approx(0.1 + 0.9 * 0.5)
+    assert lengths.survival(99.999) == pytest.approx(0.1, abs=1e-4)
+    assert lengths.exceeded_by(0.55) == pytest.approx(50)
+    assert lengths.exceeded_by(0.1) == lengths.exceeded_by(0.01) == 100
+    # Nine in ten times the only one is not cut off, and of 50 tokens.
+    assert lengths.expected_maximum(1) == pytest.approx(55)
+    rest = lengths.after(50)
+    assert rest.truncated == pytest.approx(0.1 / 0.55)
+    assert (rest.maximum, rest.mean) == (50, pytest.approx((0.1 * 50 + 0.45 * 25) / 0.55))
+
+
+@pytest.mark.parametrize("share", [0.5, -0.1, 1.0])
+def test_more_that_are_cut_off_than_the_mean_allows_are_refused(share: float) -> None:
+    with pytest.raises(ValueError, match=f"cut off: got a share of {share}.*less than 0.5"):
+        Lengths(50, 100, truncated=share)
 
 
 @pytest.mark.parametrize(("mean", "maximum"), [(0, 10), (-1, 10), (11, 10), (1, float("inf"))])

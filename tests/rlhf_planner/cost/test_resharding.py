@@ -9,6 +9,7 @@ import pytest
 from rlhf_api.mesh import Mesh
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_planner.cost.transfers import (
+    MOVED_TENSOR_SECONDS,
     received_on,
     reshard_seconds,
     reshard_traffic,
@@ -103,6 +104,7 @@ def test_what_stays_where_it_is_takes_no_transfer() -> None:
     mesh = Mesh(pool="a", data=2, tensor=2)
     call = reshard_seconds(trained(MEGATRON, mesh), mesh, links_of(IDEAL))
     assert call.transfer == 0 and call.total > 0  # a copy within the device
+    assert call.launch == 0, "kernels of this device take no time to launch"
 
 
 def test_seconds_by_hand() -> None:
@@ -117,6 +119,17 @@ def test_seconds_by_hand() -> None:
     storing = replace(IDEAL, memory_bytes_per_second=1.0)
     call = reshard_seconds(trained(FSDP, mesh), mesh, links_of(storing))
     assert call.memory == pytest.approx(parameters * (3 * 2 + 4 / 2), rel=1e-3)
+
+
+def test_tensors_that_move_and_tensors_that_stay_take_the_host() -> None:
+    """Four blocks of nine tensors, embedding, last norm and head: as many moves, or as many pairs
+    of kernels."""
+    mesh = Mesh(pool="a", data=2)
+    launching = links_of(replace(IDEAL, eager_kernel_seconds=1.0))
+    moved = reshard_seconds(trained(FSDP, mesh), mesh, launching)
+    assert moved.launch == pytest.approx(39 * MOVED_TENSOR_SECONDS)
+    stays = reshard_seconds(trained(MEGATRON, mesh), mesh, launching)
+    assert stays.launch == 39 * 2
 
 
 def test_few_senders_limit_many_receivers() -> None:

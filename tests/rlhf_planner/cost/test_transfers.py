@@ -9,6 +9,7 @@ import pytest
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import Precision
+from rlhf_planner.cost.hardware import CPU
 from rlhf_planner.cost.micro_batches import Batch
 from rlhf_planner.cost.transfers import (
     DISPATCH_SECONDS,
@@ -18,7 +19,9 @@ from rlhf_planner.cost.transfers import (
     host_copy_bytes,
     load_seconds,
     offload_seconds,
+    release_seconds,
 )
+from rlhf_planner.memory.role_model import GIB
 
 from .simple import IDEAL, MEGATRON, a_role, equal, links_of
 
@@ -83,3 +86,9 @@ def test_columns_pass_the_object_store_and_the_network() -> None:
     assert here.total == pytest.approx(DISPATCH_SECONDS + size / STORE_BYTES_PER_SECOND)
     there = columns_seconds(batch, 3, 2, links, crosses_nodes=True)
     assert there.total == pytest.approx(here.total + size / 100)
+
+
+def test_engines_of_gpus_unmap_their_memory_and_map_it_again() -> None:
+    """50 GiB in three quarters of a second; processes on CPUs map none."""
+    assert release_seconds(50 * GIB, links_of(IDEAL)).total == pytest.approx(0.8)
+    assert release_seconds(50 * GIB, links_of(CPU)).total == 0

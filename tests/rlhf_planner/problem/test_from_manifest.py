@@ -13,6 +13,7 @@ from rlhf_api.plan import ModelHead
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import Offload, Precision, TrainingEngineType
 from rlhf_api.spec.resources import Device
+from rlhf_api.spec.rollout import StageFusionType
 from rlhf_flow.errors import DoesNotFit
 from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_planner.plan import plan_job, plan_problem, resolve_shapes
@@ -170,3 +171,21 @@ def test_advice_is_given_where_there_is_a_manifest(job: Any) -> None:
     text, advised = str(of_problem.value), str(of_job.value)
     assert advised.startswith(f"{text}\n") and "this would do:" in advised
     assert "would do" not in text
+
+
+@pytest.mark.parametrize(
+    ("field", "may_fuse"),
+    [
+        ({"samplesPerPrompt": 2}, True),
+        ({"samplesPerPrompt": 2, "environment": {"tools": ["a:b"]}}, False),
+        (
+            {"samplesPerPrompt": 2, "minValidSamples": 2, "onStop": {"TokenLimit": "LeaveOut"}},
+            False,
+        ),
+    ],
+)
+def test_responses_that_stay_on_their_engine_fuse_no_stages(
+    job: Any, field: dict[str, Any], may_fuse: bool
+) -> None:
+    fusion = asked(job(rollout=field)).fixed.stage_fusion
+    assert (fusion is not StageFusionType.NEVER) is may_fuse

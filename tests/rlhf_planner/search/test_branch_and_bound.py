@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from rlhf_api.errors import ManifestError
+from rlhf_api.plan import OffloadDepth
 from rlhf_flow.errors import PlanError
 from rlhf_planner.candidates.placements import placements
 from rlhf_planner.evaluate import evaluate, hardware_of_pools
-from rlhf_planner.feasibility import apply_placement, check_feasible
+from rlhf_planner.feasibility import PlacedJob, apply_placement, check_feasible
 from rlhf_planner.memory.choices import memory_choices
-from rlhf_planner.placement.strategy import Cut, JobStrategy
+from rlhf_planner.memory.offloading import offload_depths
+from rlhf_planner.placement.strategy import Cut, JobStrategy, RoleStrategy
 from rlhf_planner.plan import plan_problem
 from rlhf_planner.plan_builder import build_plan
 from rlhf_planner.problem.problem import PlanningProblem
@@ -47,6 +49,23 @@ def layouts(problem: PlanningProblem, placement: JobStrategy) -> Iterator[JobStr
             yield JobStrategy(roles, {"actor": actor})
 
 
+def memory_uses(problem: PlanningProblem, placed: PlacedJob) -> Iterator[dict[str, RoleStrategy]]:
+    """Every micro-batch, recomputation and offloading of every role."""
+    depths = [
+        [*OffloadDepth]
+        if facts.uses_megatron and facts.is_trained
+        else [OffloadDepth.NOTHING, OffloadDepth.EVERYTHING]
+        for facts in problem.models.values()
+    ]
+    for roles in memory_choices(problem, placed.strategy.roles, placed.groups):
+        if not offload_depths(roles):
+            for chosen in product(*depths):
+                yield {
+                    role: replace(roles[role], offload=depth)
+                    for role, depth in zip(roles, chosen, strict=True)
+                }
+
+
 def min_step_seconds(problem: PlanningProblem) -> float:
     """Seconds of the fastest plan: every one is checked and estimated."""
     hardware, fastest = hardware_of_pools(problem.pools), inf
@@ -54,7 +73,7 @@ def min_step_seconds(problem: PlanningProblem) -> float:
         for layout in layouts(problem, placement):
             with suppress(PlanError, ManifestError):
                 placed = apply_placement(problem, layout)
-                for roles in memory_choices(problem, placed.strategy.roles, placed.groups):
+                for roles in memory_uses(problem, placed):
                     with suppress(PlanError):
                         plan = build_plan(check_feasible(placed, roles))
                         fastest = min(fastest, evaluate(problem, plan, hardware).step_seconds)
@@ -162,3 +181,15 @@ def test_fixed_choices_are_kept(job: Any) -> None:
 def test_an_infeasible_problem_has_no_result(job: Any) -> None:
     found = search(ppo(job, gpus(2, 1, 4)))
     assert found.fitted is None and found.step_seconds == inf
+
+
+def test_sets_are_in_an_order_that_tears_no_tensor_group(job: Any) -> None:
+    # Largest first, a role would be on the third and fourth device: on two nodes of three.
+    training = {"engine": "Megatron", "offload": "Never", "parallelism": {"tensor": 2}}
+    rollout = {"maxPromptTokens": 512, "maxResponseTokens": 512, "parallelism": {"tensor": 1}}
+    pool = gpus(3, 2, 44.7, gpu="L40S")
+    problem = ppo(job, pool, model="Qwen/Qwen2.5-3B", training=training, rollout=rollout)
+    found = search(problem)
+    assert found.fitted is not None
+    firsts = {role.devices.first_rank for role in found.fitted.strategy.roles.values()}
+    assert firsts == {0, 4}

@@ -44,7 +44,12 @@ def test_roles_are_placed_apart_where_that_is_faster(job: Any) -> None:
     assert plan.reasons[0].endswith("proved, none of them takes less")
 
 
-LONG = {"maxPromptTokens": 512, "maxResponseTokens": 8192, "expectedResponseTokens": 1000}
+LONG = {
+    "maxPromptTokens": 512,
+    "maxResponseTokens": 8192,
+    "expectedResponseTokens": 1000,
+    "expectedTruncated": 0,
+}
 
 
 def test_stages_overlap_where_that_is_faster(job: Any) -> None:

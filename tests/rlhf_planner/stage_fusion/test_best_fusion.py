@@ -84,7 +84,7 @@ def test_a_threshold_that_overlaps_nothing_is_no_other_plan() -> None:
         fused = evaluate(found.problem, plan, HARDWARE_OF_POOL)
         assert fused.step_seconds == pytest.approx(plain.step_seconds, rel=0.02)
         both = fused.calls["actor.generate"].total + fused.calls["actor.finish"].total
-        assert both == pytest.approx(plain.calls["actor.generate"].total, rel=0.02)
+        assert both == pytest.approx(plain.calls["actor.generate"].total, rel=0.03)
         assert fused.late_seconds == {}
 
 

@@ -308,6 +308,35 @@ def test_chosen_rows_are_few_and_depend_on_the_shape_only(
     assert chosen_rows(kind, shape).tolist() == rows
 
 
+def test_conversations_reach_the_samples() -> None:
+    responses = ResponseColumns()
+    backend = FakeBackend(2, responses)
+    job = make_job(rewards=TWO_REWARDS)
+    generate = ModelCall(
+        "actor.generate",
+        "actor",
+        "generate",
+        CallKind.GENERATE,
+        (),
+        ("response_text", "response_tokens", "sample_index", "stop_reason"),
+        ("prompt_id", "record"),
+        GenerateOptions(1),
+    )
+    made = backend.run(generate, backend.prompts)
+    turns = [{"text": "x" * 9000, "calls": [], "answers": [], "reward": 0.25}]
+    records = [json.dumps({"turns": turns, "reward": 1.5, "failure": None}), ""]
+    texts: dict[str, Callable[[Rows], Column]] = {
+        "episode": lambda rows: pack_texts([records[row] for row in rows.tolist()])
+    }
+    result = backend._batch(BatchShape(2), texts)
+    responses.record(ModelCall("c", None, "c", CallKind.COMPUTE, (), ("episode",)), made, result)
+    first, second = SampleReader(job.spec).read(GraphName.STEP, 1, responses, noop)
+    assert first.conversation is not None and second.conversation is None
+    (turn,) = first.conversation.turns
+    assert (first.conversation.reward, turn.reward, turn.number) == (1.5, 0.25, 0)
+    assert "[... 3000 characters ...]" in turn.text
+
+
 def test_only_tokens_that_are_trained_on_count_in_an_advantage() -> None:
     responses = ResponseColumns()
     backend = FakeBackend(2, responses)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,66 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt, TrainingData
 from rlhf_runtime.data.errors import InvalidRow
-from rlhf_runtime.data.prompt_table import PromptTable, join_tables
-from rlhf_runtime.data.prompts import build_prompt_table
-from rlhf_runtime.data.row_limits import RowLimits
-from rlhf_runtime.data.source_setting import SourceSetting, Split
+from rlhf_runtime.data.prompt_table import join_tables
 from rlhf_runtime.data.tokenizer import TextTokenizer
-from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.workers.data_host import batch_of
 
 from ...depth import examples
+from .conversation_rows import ALL, LAST, build, parts_of, runs, said, talk
 from .small_tokenizers import SEPARATING, write_joining_tokenizer
-
-LIMIT = 60
-ALL, LAST = "AllAnswers", "LastAnswer"
-
-
-def said(role: str, content: str, **parts: Any) -> dict[str, Any]:
-    return {"role": role, "content": content, "name": None, **parts}
-
-
-def talk(*contents: str) -> list[dict[str, Any]]:
-    """A conversation in which user and assistant take turns."""
-    roles = ("user", "assistant") * len(contents)
-    return [said(role, content) for role, content in zip(roles, contents, strict=False)]
-
-
-def build(
-    rows: Sequence[dict[str, Any]],
-    tokenizer: TextTokenizer,
-    train_on: str = ALL,
-    limit: int | None = LIMIT,
-    on_invalid: str = "Fail",
-    **source: Any,
-) -> PromptTable:
-    limits = RowLimits(99, limit, OnInvalidRow(on_invalid), OnLongPrompt.FAIL, 99)
-    fields = {"promptField": "messages", "answerField": "messages"}
-    if "preferences" in source:
-        fields = {}
-    data = TrainingData.model_validate(
-        {"path": "rows.jsonl", **fields, "trainOn": train_on, **source}
-    )
-    return build_prompt_table(rows, data, SourceSetting(Split.TRAIN), tokenizer, limits)
-
-
-def runs(column: Column | None) -> list[list[int]]:
-    assert column is not None
-    return [run.tolist() for run in column.runs()]
-
-
-def parts_of(
-    tokenizer: TextTokenizer, answers: Column | None, masks: Column | None, row: int = 0
-) -> list[tuple[bool, str]]:
-    """The texts of a response's trained and other tokens, in order."""
-    tokens, mask = runs(answers)[row], runs(masks)[row]
-    cuts = [0, *np.flatnonzero(np.diff(mask)) + 1, len(mask)]
-    return [
-        (mask[begin] == 1, tokenizer.text_of(tokens[begin:end]))
-        for begin, end in zip(cuts[:-1], cuts[1:], strict=True)
-    ]
 
 
 def test_answers_and_their_end_tokens_are_trained_on_and_nothing_between(
@@ -192,12 +139,24 @@ def test_an_answer_beside_a_conversation_is_its_last(chat_tokenizer: TextTokeniz
     assert runs(table.answers_mask) == runs(same.answers_mask)
 
 
-def test_a_column_of_answers_has_one_message(chat_tokenizer: TextTokenizer) -> None:
-    """Also with all answers, which only the prompt's column has."""
-    row = {"prompt": talk("1="), "answer": talk("2=", "b")}
-    with pytest.raises(InvalidRow, match=r"or a list with one message of the assistant") as caught:
-        build([row], chat_tokenizer, promptField="prompt", answerField="answer")
-    assert "trainOn" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("answer", "train_on"), [(talk("2=", "b"), ALL), (talk("", "a", "2=", "b")[1:], LAST)]
+)
+def test_a_column_of_answers_begins_with_the_assistant_and_has_several_for_all_answers(
+    chat_tokenizer: TextTokenizer, answer: list[dict[str, Any]], train_on: str
+) -> None:
+    row = {"prompt": talk("1="), "answer": answer}
+    message = "one message of the assistant; with trainOn: AllAnswers also with several that begin"
+    with pytest.raises(InvalidRow, match=message):
+        build([row], chat_tokenizer, train_on, promptField="prompt", answerField="answer")
+
+
+def test_prompt_and_answers_may_be_two_columns(chat_tokenizer: TextTokenizer) -> None:
+    row = {"prompt": "1=", "answer": talk("", "a", "2=", "b")[1:]}
+    table = build([row], chat_tokenizer, promptField="prompt", answerField="answer")
+    same = build([{"messages": talk("1=", "a", "2=", "b")}], chat_tokenizer)
+    assert table.texts == same.texts and runs(table.answers) == runs(same.answers)
+    assert runs(table.answers_mask) == runs(same.answers_mask)
 
 
 def test_texts_without_a_template_are_one_answer(tokenizer: TextTokenizer) -> None:
@@ -318,26 +277,6 @@ def test_an_end_token_that_joins_the_text_behind_it_is_refused(tmp_path: Path) -
     assert len(build([{"messages": talk("2", "b", "1", "b")}], tokenizer)) == 1
 
 
-@pytest.mark.parametrize("train_on", [ALL, LAST])
-@pytest.mark.parametrize(
-    ("messages", "why"),
-    [
-        ([*talk("1=", "a"), said("tool", "3"), said("assistant", "b")], "of role tool"),
-        ([*talk("1="), said("assistant", "x", tool_calls=[1]), *talk("2", "b")], "with tool_calls"),
-        (
-            [*talk("1="), said("assistant", None, tool_calls=[1]), *talk("2", "b")],  # type: ignore[arg-type]
-            "it calls tools",
-        ),
-        ([*talk("1="), said("assistant", "x", tool_calls=[1])], "has tool_calls"),
-    ],
-)
-def test_conversations_with_tools_are_refused(
-    chat_tokenizer: TextTokenizer, messages: list[Any], why: str, train_on: str
-) -> None:
-    with pytest.raises(InvalidRow, match=f"row 0: messages has a message .*{why}"):
-        build([{"messages": messages}], chat_tokenizer, train_on)
-
-
 def test_prompts_with_tools_that_are_only_answered_stay(chat_tokenizer: TextTokenizer) -> None:
     messages = [*talk("1=", "a"), said("tool", "3"), said("assistant", "b")]
     assert len(build([{"messages": messages}], chat_tokenizer, LAST, limit=None)) == 1
@@ -410,7 +349,6 @@ def test_pairs_of_one_last_answer_are_the_same_under_both_settings(
         (talk("3=", "c"), "rejected goes on with messages of user, assistant after the shared"),
         ([said("assistant", "x"), said("user", "4=")], "rejected goes on with messages of assis"),
         ([said("assistant", "b")], "chosen and rejected are equal"),
-        ([said("assistant", "b"), said("tool", "4="), said("assistant", "b")], "of role tool"),
     ],
 )
 def test_pairs_that_do_not_differ_in_answers_are_refused(

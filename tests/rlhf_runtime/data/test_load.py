@@ -35,6 +35,7 @@ def job(train: dict[str, Any], **changes: Any) -> RLHFJobSpec:
         "rollout": {"samplesPerPrompt": 2, **changes.pop("rollout", {})},
         "schedule": {"steps": 1, "promptsPerStep": 4, **changes.pop("schedule", {})},
         "data": data,
+        **changes,
     }
     return RLHFJobSpec.model_validate(spec)
 
@@ -158,6 +159,22 @@ def test_pretraining_may_be_answers_to_prompts(tmp_path: Path, tokenizer: TextTo
     table = load_prompts(spec, tokenizer).pretraining
     assert table is not None and tokenizer.decode(table.prompts)[3] == "3="
     assert tokenizer.decode(table.answers) == ["0", "1", "2", "3"]
+
+
+def test_written_conversations_of_the_builtin_task_are_trained_on(
+    tokenizer: TextTokenizer,
+) -> None:
+    written = {"answerField": "conversation", "trainOn": "AllAnswers"}
+    train = {"builtin": "Calculations", "maxRows": 50, **written}
+    spec = job(train, schedule={"warmStart": {"promptsPerStep": 4}})
+    use = DataUse(trains_on_answers=True)
+    table = load_prompts(spec, tokenizer, use).train
+    answers = [table.record(row)["conversation"][-1]["content"] for row in range(len(table))]
+    assert [text.rpartition("\n")[2] for text in tokenizer.decode(table.answers)] == answers
+    assert table.answers_mask is not None and table.answers_mask.values.mean() < 0.9
+    of_pairs = job({"builtin": "Calculations", "preferences": {}}, algorithm={"type": "DPO"})
+    with pytest.raises(SeveralErrors, match=r"chosenField.*got chosen, allowed prompt, answer, co"):
+        load_prompts(of_pairs, tokenizer, use)
 
 
 def test_rounds_need_as_many_prompts_as_they_may_take(

@@ -139,7 +139,7 @@ def test_columns_are_judged_by_rows_that_are_not_taken_too(
         ({"prompt": [{"from": "human", "value": "1"}]}, "entries from, value; allowed role and"),
         ({"prompt": {"subject": "1", "body": "2"}}, "prompt is a map; .* a dot: subject, body"),
         ({"prompt": "1", "odd": {1, 2}}, "odd holds"),
-        ({"prompt": [{"role": "user", "content": None, "tool_calls": [1]}]}, "it calls tools"),
+        ({"prompt": [{"role": "user", "content": None, "tool_calls": [1]}]}, "content is not a te"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "a part of type image"),
     ],
 )
@@ -386,7 +386,7 @@ def test_what_a_template_leaves_out_of_an_answer_is_refused(chat_tokenizer: Text
         build([{"prompt": "1=", "answer": "[x]12"}], tokenizer, max_answer=9)
 
 
-@pytest.mark.parametrize("part", ["reasoning_content", "tool_calls"])
+@pytest.mark.parametrize("part", ["reasoning_content", "function_call"])
 def test_parts_of_an_answer_that_are_not_trained_on_are_refused(
     chat_tokenizer: TextTokenizer, part: str
 ) -> None:

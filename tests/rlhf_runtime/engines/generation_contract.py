@@ -7,7 +7,7 @@ before the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -41,6 +41,8 @@ class EngineUnderTest:
     temperature: float = 2.0
     """So high that some responses end by themselves, and some do not."""
     ids: Iterator[int] = field(default=_IDS)
+    rank: int = 0
+    """This rank's number in the engine."""
 
     def sequences(self, version: int | None = None) -> list[NewSequence]:
         """A sequence for each prompt, with the same seed whenever this is called."""
@@ -109,6 +111,41 @@ def the_order_of_adding_changes_no_response(at: EngineUnderTest) -> None:
     at.engine.add([sequences[row] for row in first])  # while others run
     by_id = {end.id: end for end in ends + at.run_to_end()}
     assert_same([by_id[sequence.id] for sequence in sequences], expected)
+
+
+def later_turns_go_on_from_all_tokens_before_them(at: EngineUnderTest) -> None:
+    def second_turns() -> list[NewSequence]:
+        return [
+            replace(
+                sequence,
+                id=next(at.ids),
+                prompt=np.concatenate([sequence.prompt, end.tokens, [3, 1]], dtype=np.int32),
+                seed=sequence.seed + 1,
+            )
+            for sequence, end in zip(first, ends, strict=True)
+        ]
+
+    def first_turns() -> list[NewSequence]:
+        # Both turns of these fit the context.
+        return sorted(at.sequences(), key=lambda sequence: len(sequence.prompt))[:3]
+
+    first = first_turns()
+    ends = at.run(first)
+    alone = at.run(second_turns())
+    first = first_turns()
+    at.engine.add(first)
+    ended = {end.id: end for end in at.engine.step()}
+    ended |= {end.id: end for end in at.run_to_end()}
+    ends = [ended[sequence.id] for sequence in first]
+    later = second_turns()
+    at.engine.add(later, keeps_prefixes=True)
+    by_id = {end.id: end for end in at.run_to_end()}
+    assert_same([by_id[sequence.id] for sequence in later], alone)
+
+
+def all_ranks_get_what_the_first_one_shares(at: EngineUnderTest) -> None:
+    for number in range(3):
+        assert at.engine.share({"from": at.rank, "number": number}) == {"from": 0, "number": number}
 
 
 def no_sequence_is_no_work(at: EngineUnderTest) -> None:
@@ -193,6 +230,8 @@ CONTRACT: dict[str, Callable[[EngineUnderTest], None]] = {
     ),
     "sequences have limits of their own": sequences_have_limits_of_their_own,
     "the order of adding changes no response": the_order_of_adding_changes_no_response,
+    "later turns go on from all tokens before them": later_turns_go_on_from_all_tokens_before_them,
+    "all ranks get what the first one shares": all_ranks_get_what_the_first_one_shares,
     "no sequence is no work": no_sequence_is_no_work,
     "aborted sequences keep their tokens so far": aborted_sequences_keep_their_tokens_so_far,
     "an engine whose sequences were aborted is as before": (

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from rlhf_api.spec.rollout import StopReason
-from rlhf_runtime.engines.generation import NewSequence, SequenceEnded
+from rlhf_runtime.engines.generation import NewSequence, SequenceEnded, T
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import View, Views
@@ -41,6 +41,9 @@ class ScriptedEngine:
         self._weights = torch.zeros(1)
         self._running: dict[int, _Running] = {}
         self._version: int | None = None
+        self.num_steps = 0
+        self.added: list[tuple[int, list[list[int]]]] = []
+        """Number of steps so far, and prompts, of each call of `add`."""
         self.effects: list[str] = []
         """What happened to the cache, in order."""
 
@@ -59,6 +62,7 @@ class ScriptedEngine:
                 raise StaleWeights(f"got {present}, allowed version {sequence.weight_version}")
         if not self._running and not keeps_prefixes:
             self.effects.append("forget prompts")
+        self.added.append((self.num_steps, [one.prompt.tolist() for one in sequences]))
         for sequence in sequences:
             seed = sequence.seed if sequence.temperature else 0
             content = [seed, int(self._weights[0]), *sequence.prompt.tolist()]
@@ -66,6 +70,7 @@ class ScriptedEngine:
 
     def step(self) -> list[SequenceEnded]:
         ended = []
+        self.num_steps += 1
         for running in list(self._running.values()):
             running.tokens.append(int(running.draw.integers(VOCABULARY)))
             if running.tokens[-1] == STOP:
@@ -78,6 +83,9 @@ class ScriptedEngine:
 
     def abort(self, ids: Sequence[int]) -> list[SequenceEnded]:
         return [self._running.pop(number).ended(None) for number in ids]
+
+    def share(self, value: T) -> T:
+        return value
 
     def views(self) -> Views:
         return {"weight": [View(self._weights, TensorSlice.full((1,)))]}

@@ -355,7 +355,9 @@ def no_text_is_made_in_vllm(at: Pair) -> None:
 def as_every_engine(at: Pair, scenario: Callable[[EngineUnderTest], None]) -> None:
     at.weight_sync.sync(WEIGHT_VERSION)
     with torch.no_grad():
-        scenario(EngineUnderTest(at.engine, at.prompts(), MAX_RESPONSE, STOPS))
+        scenario(
+            EngineUnderTest(at.engine, at.prompts(), MAX_RESPONSE, STOPS, rank=dist.get_rank())
+        )
 
 
 def copies_are_packed_while_weights_are_published(at: Pair) -> None:

@@ -30,6 +30,7 @@ from rlhf_runtime.numerics import (
     padding,
     preferences,
     rewards,
+    turn_advantages,
 )
 from rlhf_runtime.numerics.moments import Reduce
 
@@ -201,6 +202,16 @@ PIECES: dict[str, tuple[Together, Callable[[Part], Tensor]]] = {
         joined,
         lambda p: stacked([advantages_of(p, baseline) for baseline in GroupBaseline]),
     ),
+    "turn_advantages": (
+        joined,
+        lambda p: turn_advantages.turn_advantages(
+            p.scores[:, None].repeat(1, 2),
+            torch.ones(len(p.scores), 2, dtype=torch.bool),
+            *(p.groups, p.valid),
+            discount=0.5,
+            normalize_by_std=True,
+        ),
+    ),
     "mixed_groups": (joined, lambda p: group_advantages.mixed_groups(p.scores, p.groups, p.valid)),
     "group_extremes": (
         joined,
@@ -317,6 +328,7 @@ PARTS_OF_OTHERS = {
     "require_positive",
     "row_blocks",
     "softmax_gradients_",
+    "turn_numbers",
 }
 """Helpers that are tested through their callers."""
 

@@ -143,6 +143,16 @@ def test_every_reward_says_what_it_gives_answers_and_empty_responses() -> None:
     assert len(findings.facts) == 9
 
 
+def test_a_builtin_verifier_gets_the_answer_that_it_reads() -> None:
+    """A written conversation, which is trained on, may end with another one."""
+    row = TrialRow("data.train: row 1", "(1+1)*2=", {"answer": "4"}, None, "2")
+    exact_match = function("rlhf_runtime.rewards.exact_match:score")
+    assert tried(spec_of(exact_match, function("length")), [row]).facts == [
+        "data.train: row 1, the reward score: 1 for the answer '4', 0 for an empty response",
+        "data.train: row 1, the reward length: 1 for the answer '2', 0 for an empty response",
+    ]
+
+
 MISTAKES = {
     "misspelt": "(?s)got raised for the answer '1', data.train: row 1, allowed .*'anser'",
     "misspelt_later": "(?s)got raised for the answer '1'.*KeyError: 'anser'",

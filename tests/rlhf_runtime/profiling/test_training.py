@@ -33,7 +33,7 @@ def test_parts_of_a_pass_are_between_its_marks(folder: Path, recompute: bool) ->
     """Forward 1, 2 and 4 seconds from the embedding to the head, back 8, 16 and 32."""
     model = TimedModel(folder, clock_of(iter([])), CPU, torch.float32, recompute=recompute)
     config = model.module.config
-    part = micro_batch(Point(2, 8), config.vocab_size, config.hidden_size)
+    part = micro_batch(Point(2, 8), config.vocab_size)
     model.clock = clock_of(iter([0, 1, 3, 7]))
     assert model.infer(part) == Parts(1, 2, 4)
     model.clock = clock_of(iter([0, 1, 3, 7, 15, 31, 63]))

@@ -9,6 +9,7 @@ import subprocess
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -141,6 +142,13 @@ def test_what_is_sent_and_that_scores_keep_their_order(
     first = {"prompt": "p", "response": "", "record": {"answer": "1"}, "finished": True}
     sent = [body for body in service.bodies if body["samples"][0] == first]
     assert sent[0]["parameters"] == {"strict": True}
+
+
+def test_a_conversation_is_sent_with_its_turns(service: Service, samples: MakeSamples) -> None:
+    (sample,) = samples("b")
+    scored(http(service.url), [replace(sample, turns=("a", "b"), environment_reward={"won": 1.0})])
+    ((sent,),) = [body["samples"] for body in service.bodies]
+    assert sent["turns"] == ["a", "b"] and sent["environment_reward"] == {"won": 1.0}
 
 
 def test_headers_have_their_values_from_the_environment(

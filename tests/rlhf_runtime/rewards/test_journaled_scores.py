@@ -207,7 +207,11 @@ def test_rewards_of_one_call_have_answers_of_their_own(
 
 
 @pytest.mark.parametrize(
-    "change", [{"response": "x"}, {"prompt": "x"}, {"record": {"answer": "x"}}, {"finished": False}]
+    "change",
+    [
+        *({"response": "x"}, {"prompt": "x"}, {"record": {"answer": "x"}}, {"finished": False}),
+        *({"turns": ("b", "a")}, {"environment_reward": 0.0}),
+    ],
 )
 def test_another_sample_is_another_question(
     url: str, samples: MakeSamples, answers: MakeAnswers, change: Mapping[str, Any]

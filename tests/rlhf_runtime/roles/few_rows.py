@@ -107,6 +107,7 @@ class FewRows:
             "reward_learned_scores": Column(draw.standard_normal(count).astype(np.float32)),
             "multiplier": Column(np.full(count, 0.3, dtype=np.float32)),
             "finished": Column((np.arange(count) % 4 != 1).astype(np.int8)),
+            "retained": Column((np.arange(count) % 5 != 2).astype(np.int8)),
             "preference": Column(np.array(preference, dtype=np.int8)),
         }
         for name, (seed, scale, mean) in PER_TOKEN.items():

@@ -14,6 +14,8 @@ from rlhf_flow.step.columns import column_role
 from rlhf_flow.step.operations import (
     AboveBaseline,
     AdaptiveKlCoefficient,
+    AddTurnAdvantages,
+    AddTurnRewards,
     BestAgainstWorst,
     BothValid,
     EnoughGroups,
@@ -162,6 +164,53 @@ def token_rewards(batch: PlainBatch, operation: TokenRewards) -> None:
         if row.own:
             rewards[row.own[-1]] += row[operation.scores]
         row.put_tokens(operation.rewards, rewards)
+
+
+def add_turn_rewards(batch: PlainBatch, operation: AddTurnRewards) -> None:
+    for row in batch.rows:
+        rewards, further = row[operation.rewards], row[operation.turn_rewards]
+        sums = {token: rewards[token] + operation.weight * further[token] for token in row.own}
+        row.put_tokens(operation.rewards, sums)
+
+
+def turns_of(row: PlainRow) -> list[list[int]]:
+    """Runs of tokens that count."""
+    turns: list[list[int]] = []
+    for token in row.own:
+        if token - 1 not in row.own:
+            turns.append([])
+        turns[-1].append(token)
+    return turns
+
+
+def add_turn_advantages(batch: PlainBatch, operation: AddTurnAdvantages) -> None:
+    for group in batch.groups():
+        returns = {
+            row.number: discounted(
+                [
+                    operation.weight * sum(row[operation.turn_rewards][token] for token in turn)
+                    for turn in turns_of(row)
+                ],
+                operation.discount,
+            )
+            for row in group
+        }
+        for row in group:
+            total = {}
+            for number, turn in enumerate(turns_of(row)):
+                valid = [other for other in group if other[operation.valid]]
+                values = [
+                    returns[other.number][number]
+                    for other in valid
+                    if len(returns[other.number]) > number
+                ]
+                advantage = 0.0
+                if row in valid and len(set(values)) > 1:
+                    advantage = returns[row.number][number] - mean(values)
+                    if operation.normalize_by_std:
+                        advantage /= sqrt(variance(values)) + 1e-6
+                total |= {token: row[operation.advantages][token] + advantage for token in turn}
+            row.put_tokens(operation.advantages, total)
 
 
 def gae(batch: PlainBatch, operation: Gae) -> None:
@@ -377,6 +426,8 @@ def weighted_sum(batch: PlainBatch, operation: WeightedSum) -> None:
 
 PLAIN_FORMS: dict[type, Callable[[PlainBatch, Any], None]] = {
     TokenRewards: token_rewards,
+    AddTurnRewards: add_turn_rewards,
+    AddTurnAdvantages: add_turn_advantages,
     Gae: gae,
     Whiten: whiten,
     GroupAdvantages: group_advantages,

@@ -27,6 +27,8 @@ from rlhf_flow.step.columns import Kind
 from rlhf_flow.step.operations import (
     AboveBaseline,
     AdaptiveKlCoefficient,
+    AddTurnAdvantages,
+    AddTurnRewards,
     BestAgainstWorst,
     BothValid,
     Custom,
@@ -66,6 +68,11 @@ OPERATIONS: tuple[Operation, ...] = (
     *(
         TokenRewards("reward_scores", 0.1, kl_estimator=k, reference_log_probs=REFERENCE)
         for k in IN_REWARDS
+    ),
+    AddTurnRewards(0.5, turn_rewards="returns"),
+    *(
+        AddTurnAdvantages("reward_valid", 0.5, 0.9, by_std, turn_rewards="returns")
+        for by_std in (True, False)
     ),
     Gae(0.9, 0.8, values="critic_values"),
     RewardsToGo(0.9),

@@ -26,7 +26,8 @@ from rlhf_runtime.engines.generation import EngineSettings
 from rlhf_runtime.engines.response_batch import Generated, Sampling
 from rlhf_runtime.errors import StaleWeights, UnsupportedModel
 from rlhf_runtime.roles import generation as generation_module
-from rlhf_runtime.roles.generation import Generation, num_empty, sample_numbers
+from rlhf_runtime.roles.generation import Generation, sample_numbers
+from rlhf_runtime.roles.response_results import ResponseResults, in_large_groups, num_empty
 from rlhf_runtime.roles.sequence_migration import Prompts
 
 from .small_batch import make_job
@@ -140,6 +141,7 @@ def test_a_rank_has_the_methods_of_what_is_on_it(
     engine starts when the trainer has left, and is released before the rest is planned."""
     plan: Any = SimpleNamespace(release_during_training=True)
     context: Any = SimpleNamespace(
+        environment=None,
         plan=SimpleNamespace(generation=lambda role: plan),
         job=make_job(Path("model")),
         role="actor",
@@ -292,7 +294,7 @@ def test_responses_become_texts_and_are_counted_once(
     early = generation._early_rows(
         inputs, prompts, lambda: generated.finished > 0, lambda _: generated
     )
-    made = generation._result(inputs, prompts, generated, early)
+    made = ResponseResults(job.spec).result(inputs, prompts, generated, early)
     assert tokenizer.rows == rows
     assert made.columns["response_text"].texts() == ["12", "", "3", "45"][:rows]
     assert made.statistics.means["response/empty"] == (rows / 4, rows)
@@ -309,3 +311,15 @@ def test_samples_are_numbered_over_all_rows_of_a_prompt() -> None:
     groups = np.array([4, 9, 9, 2, 2])
     assert sample_numbers(groups, 2).tolist() == [0, 1, 0, 1, 2, 3, 0, 1, 2, 3]
     assert sample_numbers(groups[1:3], 2).tolist() == [0, 1, 2, 3], "on the rank that has them"
+
+
+def test_prompts_with_few_retained_samples_are_left_out_whole() -> None:
+    retained = np.array([1, 1, 0, 0, 1, 0], dtype=np.bool_)
+    groups = np.array([4, 4, 4, 2, 2, 2])
+    assert in_large_groups(retained, groups, 2).tolist() == [1, 1, 0, 0, 0, 0]
+    assert in_large_groups(retained[:0], groups[:0], 2).tolist() == []
+
+
+def test_a_prompt_with_one_response_has_enough_samples() -> None:
+    retained = np.array([1, 0], dtype=np.bool_)
+    assert in_large_groups(retained, np.array([4, 9]), 2).tolist() == [1, 0], "ReMax's baselines"

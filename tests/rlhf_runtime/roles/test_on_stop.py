@@ -25,12 +25,12 @@ from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.response_batch import Generated
 from rlhf_runtime.engines.training import TokenOutputs
 from rlhf_runtime.numerics.losses import Denominators
-from rlhf_runtime.roles.generation import Generation
 from rlhf_runtime.roles.metrics import MetricAccumulator
 from rlhf_runtime.roles.mini_batches import MiniBatch, mini_batches
 from rlhf_runtime.roles.operations import compute
 from rlhf_runtime.roles.policy_loss_fn import PolicyLossFn
 from rlhf_runtime.roles.response_columns import response_columns
+from rlhf_runtime.roles.response_results import ResponseResults
 from rlhf_runtime.roles.scalar_model import ValueLossFn
 
 from ..thread_ranks import ThreadRanks
@@ -234,7 +234,5 @@ def test_columns_say_how_each_response_counts(
 def test_responses_that_are_not_trained_on_are_counted(
     on_stop: dict[str, str], graph: GraphName, expected: dict[str, float]
 ) -> None:
-    generation = Generation.__new__(Generation)
     job = make_job(Path("model"), rollout={"samplesPerPrompt": 2, "onStop": on_stop})
-    generation._context = cast(Any, SimpleNamespace(job=job))
-    assert generation._untrained(graph, ENDED) == expected
+    assert ResponseResults(job.spec)._untrained(graph, ENDED) == expected

@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 from rlhf_runtime.telemetry.charts import Columns, LineChart, Series, columns_chart, line_chart
-from rlhf_runtime.telemetry.metric_names import Format
+from rlhf_runtime.telemetry.metric_table import Format
 from rlhf_runtime.telemetry.plots import EXTENT, Point
 
 

@@ -7,14 +7,13 @@ import math
 import pytest
 
 from rlhf_runtime.telemetry.metric_names import (
-    METRICS,
-    Format,
     describe,
     format_bytes,
     format_number,
     format_seconds,
     format_value,
 )
+from rlhf_runtime.telemetry.metric_table import METRICS, Format
 
 
 def test_every_metric_has_a_title_and_a_description() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rollout import StopReason
+from rlhf_runtime.telemetry.conversations import ConversationTurn, ConversationView, ToolUse
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.samples import (
     MAX_FILES,
@@ -42,6 +43,13 @@ def a_sample(
         advantage=0.5,
     )
     return dataclasses.replace(sample, **changes)  # type: ignore[arg-type]
+
+
+def a_conversation(num_turns: int, text: str = "add(1)") -> ConversationView:
+    """Turns with a call, a malformed one, and one that is not made."""
+    uses = (ToolUse("add(a=1)", text), ToolUse(text, "no", is_error=True), ToolUse("add()", None))
+    turns = tuple(ConversationTurn(number, text, uses, 0.5) for number in range(num_turns))
+    return ConversationView(turns, {"right": 1.0}, "ToolDeadline: too slow", num_turns)
 
 
 def spec_of(every: int, steps: int, evaluate_every: int = 25) -> RLHFJobSpec:
@@ -89,6 +97,7 @@ def test_samples_are_read_back_as_written(tmp_path: Path) -> None:
         a_sample(),
         a_sample(sample=1, prompt=odd, response=odd, advantage=None, scores={}),
         a_sample(sample=2, ended_by=StopReason.TOKEN_LIMIT, scores={"reward": None}),
+        a_sample(sample=3, conversation=a_conversation(2, odd)),
     ]
     evaluation = [a_sample(0, SampleKind.EVALUATION)]
     folder.write_samples(samples)
@@ -137,6 +146,9 @@ def test_damaged_lines_and_fields_of_newer_releases_are_left_out(tmp_path: Path)
         ("scores", {"reward": float("nan")}),
         ("scores", {"reward": 10**400}),
         ("advantage", {}),
+        ("conversation", "add(1)"),
+        ("conversation", {"turns": [], "reward": "1", "failure": 7, "num_turns": 0}),
+        ("conversation", {"turns": [7], "reward": None, "failure": "", "num_turns": 1}),
     ],
 )
 def test_lines_with_values_of_other_types_are_left_out(

@@ -26,7 +26,7 @@ from rlhf_runtime.telemetry.shortened_text import shorten
 
 from .conftest import MakeRun
 from .test_report import VOID, read
-from .test_samples import a_sample
+from .test_samples import a_conversation, a_sample
 
 
 def responses(kind: SampleKind, step: int) -> list[ResponseSample]:
@@ -101,6 +101,18 @@ def test_texts_of_a_model_stay_texts(make_run: MakeRun) -> None:
     assert page.text.count(shown) == 2, "prompt and response"
     html = clean.report.read_text(encoding="utf-8")
     assert not {"\x00", "\x1b", "\u202e", "\u2066", "\u2028"} & set(html)
+
+
+def test_a_conversation_is_shown_turn_by_turn(make_run: MakeRun) -> None:
+    folder = make_run(3)
+    folder.write_samples([a_sample(3, conversation=a_conversation(2, "</pre><script>\x1b"))])
+    page = read(folder)
+    shown = r"</pre><script>\x1b"
+    turn = f"reward 0.5000 {shown} add(a=1) {shown} {shown} no add()"
+    assert f"Turn 1 · {turn} Turn 2 · {turn} ToolDeadline: too slow" in page.words
+    assert [tag for tag, _ in page.elements].count("script") == [
+        tag for tag, _ in read(make_run(3)).elements
+    ].count("script")
 
 
 def test_a_long_run_shows_a_few_passes_with_the_first_and_the_last(make_run: MakeRun) -> None:

@@ -3,7 +3,7 @@
 
 CONTROL_PLANE=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm ray-operator kwok)
 NODE=(kubelet kube-proxy coredns pause runc-lite)
-TESTS=(kueue kubeconform promtool monitoring-crds) # what tests need besides the control plane
+TESTS=(kueue kubeconform promtool actionlint monitoring-crds) # what tests need besides the control plane
 
 # pin COMMAND: sets pin_source, pin_package, pin_version, pin_tags, pin_flags (of the linker) and pin_folder, where
 # its binary belongs. The folder's name changes with everything that changes what the binary does.

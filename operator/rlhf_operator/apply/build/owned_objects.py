@@ -19,6 +19,15 @@ from rlhf_api.spec.job import RLHFJob
 from rlhf_api.yaml_dump import dump_yaml
 from rlhf_operator.apply.build.owner import Owner
 
+UNREAD_FIELDS: Mapping[str, Any] = {
+    **dict.fromkeys(("cluster_ttl_seconds", "ttl_seconds_after_finished"), True),
+    "resources": {
+        **dict.fromkeys(("pod", "head_pod"), True),
+        "node_pools": {"__all__": {"pod", "device_resource"}},
+    },
+}
+"""Fields that only the operator reads, in the form of pydantic's `exclude`. Without them an image
+of an earlier release runs jobs whose pods a chart's defaults shape."""
 OPERATOR_LABELS = {"app.kubernetes.io/name": "rlhf-operator"}
 """Labels that the chart gives the operator's own pods."""
 
@@ -36,7 +45,9 @@ def config_map(owner: Owner, job: RLHFJob, name: str | None = None) -> Mapping[s
         "apiVersion": job.api_version,
         "kind": job.kind,
         "metadata": {"name": owner.name, "namespace": owner.namespace},
-        "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+        "spec": job.spec.model_dump(
+            mode="json", by_alias=True, exclude_defaults=True, exclude=dict(UNREAD_FIELDS)
+        ),
     }
     # In a fixed order, as the name is a digest of the text.
     content = dump_yaml(document)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_api.on_cluster import (
@@ -13,6 +13,8 @@ from rlhf_api.on_cluster import (
     FORK_SERVER_VARIABLE,
     GCS_PORT,
     GPUS_VARIABLE,
+    GRACE_SECONDS,
+    HOME_FOLDER,
     HUB_FOLDER,
     JOB_UID_VARIABLE,
     MANIFEST_FOLDER,
@@ -22,22 +24,31 @@ from rlhf_api.on_cluster import (
     RUN_FOLDER,
 )
 from rlhf_api.spec.cluster import ImageSpec
-from rlhf_api.spec.environment import EnvironmentVariable
 from rlhf_api.spec.job import RLHFJob
+from rlhf_api.spec.pod.merge import merge_pods
+from rlhf_api.spec.pod.pool_rules import GPU_RESOURCE
+from rlhf_api.spec.pod.template import PodTemplate
 from rlhf_api.spec.resources import Device, NodePool, PodResources
 from rlhf_operator.apply.build.code import code_init_containers, code_volume
 from rlhf_operator.apply.build.eviction import eviction_annotations
 from rlhf_operator.apply.build.owner import Owner
-from rlhf_operator.apply.build.resources import container_resources, init_container_resources
+from rlhf_operator.apply.build.pod_template import (
+    further_init_containers,
+    isolation,
+    plain,
+    pod_fields,
+    sidecars,
+    variables,
+)
+from rlhf_operator.apply.build.resources import (
+    container_resources,
+    init_container_resources,
+    with_limits,
+)
 from rlhf_operator.decide.pod_variables import secret_variables
 
-GPU_RESOURCE = "nvidia.com/gpu"
-USER_ID = 1000
-"""User of the image; files on volumes belong to its group."""
 STOP_SECONDS = 120
 """Time for a driver to finish its step and save after SIGTERM."""
-GRACE_SECONDS = 30
-"""Time for Ray to end after SIGTERM."""
 DRAIN_SECONDS = 0
 """Time that Ray lets work go on in a terminating pod. Ray's default of 30 would only delay the
 restart from the checkpoint."""
@@ -54,10 +65,9 @@ START_LIMITS = {
     "RAY_gcs_server_port_wait_time_s": str(RAY_START_SECONDS),
 }
 """Ray's own time limits for the start of its processes, as environment variables."""
-HOME = "/home/rlhf"
 SCRATCH_MOUNTS = (
     {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},
-    {"name": "scratch", "mountPath": HOME, "subPath": "home"},
+    {"name": "scratch", "mountPath": HOME_FOLDER, "subPath": "home"},
 )
 """Writable folders besides volumes: the image is read-only."""
 MANIFEST_VOLUME = "job"
@@ -65,7 +75,9 @@ MANIFEST_VOLUME = "job"
 
 def head_pod(owner: Owner, job: RLHFJob, manifest: str) -> Mapping[str, Any]:
     """Return the head's pod template: Ray's services and the driver, no device."""
-    head = _container("ray-head", job, job.spec.resources.head, {})
+    resources = job.spec.resources
+    template = resources.merged_head_pod
+    head = _container("ray-head", job, resources.head, template, {})
     uid = {"name": JOB_UID_VARIABLE, "value": owner.uid}
     container = {
         **head,
@@ -83,47 +95,56 @@ def head_pod(owner: Owner, job: RLHFJob, manifest: str) -> Mapping[str, Any]:
             "preStop": {"exec": {"command": ["python", "-P", "-m", "rlhf_cli.pod_ending"]}}
         },
     }
-    pod = _pod(job, job.spec.resources.head, container, manifest)
-    return {
-        "metadata": {
-            "labels": owner.labels,
-            "annotations": {**eviction_annotations(job), **KUBERAY_ANNOTATIONS},
-        },
-        "spec": {**pod, "terminationGracePeriodSeconds": STOP_SECONDS + GRACE_SECONDS},
+    spec = {
+        "terminationGracePeriodSeconds": STOP_SECONDS + GRACE_SECONDS,
+        **_pod(job, resources.head, template, container, manifest),
     }
+    return {"metadata": _metadata(owner, job, template, {}), "spec": spec}
 
 
 def worker_pod(owner: Owner, job: RLHFJob, pool: NodePool, manifest: str) -> Mapping[str, Any]:
     """Return a worker's pod template, with all devices of a node."""
-    devices = {GPU_RESOURCE: str(pool.devices_per_node)} if pool.device is Device.GPU else {}
+    template = _with_fields_of_pool(job.spec.resources.merged_pod(pool), pool)
+    devices = {} if pool.gpu_resource is None else {pool.gpu_resource: str(pool.devices_per_node)}
     container = {
-        **_container("ray-worker", job, pool.resources, devices),
+        **_container("ray-worker", job, pool.resources, template, devices),
         "readinessProbe": _probe("/api/healthz", AGENT_PORT, failures=10),
         "lifecycle": {"postStart": {"exec": {"command": _start_fork_server(pool.device)}}},
     }
     fork_server = {"name": FORK_SERVER_VARIABLE, "value": FORK_SERVER}
     # Variables of the pool come last: they replace those of the job.
-    env = _last_by_name([*container["env"], fork_server, *_variables(pool.env)])
-    pod = _pod(job, pool.resources, {**container, "env": env}, manifest)
-    tolerations = [
-        toleration.model_dump(mode="json", by_alias=True, exclude_none=True)
-        for toleration in pool.tolerations
-    ]
+    env = _last_by_name([*container["env"], fork_server, *variables(pool.env)])
+    pod = _pod(job, pool.resources, template, {**container, "env": env}, manifest, devices)
     return {
-        "metadata": {
-            "labels": owner.labels,
-            "annotations": {
-                **eviction_annotations(job),
-                **pool.annotations,
-                **KUBERAY_ANNOTATIONS,
-            },
-        },
+        "metadata": _metadata(owner, job, template, pool.annotations),
         "spec": {
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
             **pod,
             # KubeRay replaces a worker that has failed by another pod.
             "restartPolicy": "Never",
-            "nodeSelector": dict(pool.node_selector),
-            "tolerations": tolerations,
+        },
+    }
+
+
+def _with_fields_of_pool(template: PodTemplate, pool: NodePool) -> PodTemplate:
+    """Return a template with the fields that a pool has beside its own template."""
+    own = PodTemplate.model_construct(
+        node_selector=pool.node_selector, tolerations=pool.tolerations
+    )
+    return merge_pods(template, own)
+
+
+def _metadata(
+    owner: Owner, job: RLHFJob, template: PodTemplate, annotations: Mapping[str, str]
+) -> Mapping[str, Any]:
+    return {
+        # Own labels win: the operator selects pods by them.
+        "labels": {**template.labels, **owner.labels},
+        "annotations": {
+            **eviction_annotations(job),
+            **template.annotations,
+            **annotations,
+            **KUBERAY_ANNOTATIONS,
         },
     }
 
@@ -137,48 +158,51 @@ def _start_fork_server(device: Device) -> list[str]:
 
 
 def _pod(
-    job: RLHFJob, resources: PodResources, container: Mapping[str, Any], manifest: str
+    job: RLHFJob,
+    resources: PodResources,
+    template: PodTemplate,
+    container: Mapping[str, Any],
+    manifest: str,
+    devices: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     image = _image(job)
+    limited = with_limits(resources, template.resources)
     init_containers = [
-        *_run_folder(job, resources),
-        *code_init_containers(job, resources, _isolation()),
+        # First, since others may need them: proxies, for example.
+        *sidecars(template),
+        *_run_folder(job, limited, template),
+        *code_init_containers(job, limited, isolation(template)),
+        *further_init_containers(template),
     ]
     pod: dict[str, Any] = {
-        # User code runs in these pods: it gets no access to the API server.
-        "automountServiceAccountToken": False,
         # Else every Service of the namespace adds variables, which Ray may read as its settings.
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            # A recursive change of owner on a large volume would delay every start.
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
         "imagePullSecrets": [{"name": secret.name} for secret in image.pull_secrets],
-        "initContainers": [_hide_gpus(init_container) for init_container in init_containers],
-        "containers": [_hide_gpus(container)],
-        "volumes": _volumes(job, manifest),
+        "initContainers": [
+            _hide_gpus(init_container, devices or {}) for init_container in init_containers
+        ],
+        "containers": [_hide_gpus(container, devices or {})],
+        "volumes": _volumes(job, template, manifest),
     }
     if job.spec.priority_class_name is not None:
         pod["priorityClassName"] = job.spec.priority_class_name
-    return pod
+    return pod | pod_fields(template)
 
 
-def _hide_gpus(container: Mapping[str, Any]) -> Mapping[str, Any]:
+def _hide_gpus(container: Mapping[str, Any], devices: Mapping[str, str]) -> Mapping[str, Any]:
     """Hide the node's GPUs from a container that requests none, whatever its pool's env says."""
-    if GPU_RESOURCE in container["resources"]["limits"]:
+    if {GPU_RESOURCE, *devices} & container["resources"]["limits"].keys():
         return container
     kept = [entry for entry in container.get("env", ()) if entry["name"] != GPUS_VARIABLE]
     return {**container, "env": [*kept, {"name": GPUS_VARIABLE, "value": NO_GPUS}]}
 
 
 def _container(
-    name: str, job: RLHFJob, requests: PodResources, devices: Mapping[str, str]
+    name: str,
+    job: RLHFJob,
+    requests: PodResources,
+    template: PodTemplate,
+    devices: Mapping[str, str],
 ) -> dict[str, Any]:
     image = _image(job)
     return {
@@ -187,8 +211,9 @@ def _container(
         "imagePullPolicy": image.pull_policy,
         "command": ["/bin/bash", "-c", START_RAY],
         "env": _environment(job),
-        "resources": container_resources(requests, devices),
-        "securityContext": _isolation(),
+        "envFrom": [plain(source) for source in template.env_from],
+        "resources": container_resources(requests, template.resources, devices),
+        "securityContext": isolation(template),
         "volumeMounts": [
             {"name": MANIFEST_VOLUME, "mountPath": MANIFEST_FOLDER, "readOnly": True},
             {"name": "code", "mountPath": CODE_FOLDER, "readOnly": True},
@@ -197,6 +222,7 @@ def _container(
             {"name": "shared-mem", "mountPath": "/dev/shm"},
             *SCRATCH_MOUNTS,
             _run_mount(job),
+            *(plain(mount) for mount in template.volume_mounts),
         ],
     }
 
@@ -216,19 +242,9 @@ def _image(job: RLHFJob) -> ImageSpec:
     return job.spec.image
 
 
-def _isolation() -> Mapping[str, Any]:
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
 def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
     plain = {
-        "HOME": HOME,
+        "HOME": HOME_FOLDER,
         # The cache of the hub survives the pod if a claim is mounted there.
         "HF_HOME": HUB_FOLDER,
         "PYTHONUNBUFFERED": "1",
@@ -239,17 +255,7 @@ def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
     }
     env: list[Mapping[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
     env += [_from_secret(name, secret) for name, secret in secret_variables(job).items()]
-    return _last_by_name([*env, *_variables(job.spec.env)])
-
-
-def _variables(variables: Sequence[EnvironmentVariable]) -> Iterator[Mapping[str, Any]]:
-    for variable in variables:
-        source = variable.value_from
-        if source is None:
-            yield {"name": variable.name, "value": variable.value}
-        else:
-            reference = source.model_dump(mode="json", by_alias=True, exclude_none=True)
-            yield {"name": variable.name, "valueFrom": reference}
+    return _last_by_name([*env, *variables(job.spec.env)])
 
 
 def _last_by_name(variables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -261,18 +267,21 @@ def _from_secret(name: str, secret: str) -> Mapping[str, Any]:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
 
 
-def _volumes(job: RLHFJob, manifest: str) -> Sequence[Mapping[str, Any]]:
+def _volumes(job: RLHFJob, template: PodTemplate, manifest: str) -> Sequence[Mapping[str, Any]]:
     # Every volume exists in every job, with or without a claim, so that mounts are always the same.
     hub = job.spec.hub.cache_claim_name if job.spec.hub else None
     storage = job.spec.checkpoint.storage
     claim = storage.persistent_volume_claim if storage else None
+    size = template.shared_memory
+    memory = {"medium": "Memory"} | ({} if size is None else {"sizeLimit": size})
     return [
         {"name": MANIFEST_VOLUME, "configMap": {"name": manifest}},
         code_volume(job),
         _claim_volume("hub", hub),
-        {"name": "shared-mem", "emptyDir": {"medium": "Memory"}},
+        {"name": "shared-mem", "emptyDir": memory},
         {"name": "scratch", "emptyDir": {}},
         _claim_volume("run", claim.claim_name if claim else None),
+        *(plain(volume) for volume in template.volumes),
     ]
 
 
@@ -282,7 +291,9 @@ def _claim_volume(name: str, claim: str | None) -> Mapping[str, Any]:
     return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
 
 
-def _run_folder(job: RLHFJob, resources: PodResources) -> Sequence[Mapping[str, Any]]:
+def _run_folder(
+    job: RLHFJob, resources: PodResources, template: PodTemplate
+) -> Sequence[Mapping[str, Any]]:
     """Return the init container that creates the job's folder on the volume."""
     # The kubelet would create a missing subPath as root.
     storage = job.spec.checkpoint.storage
@@ -296,7 +307,7 @@ def _run_folder(job: RLHFJob, resources: PodResources) -> Sequence[Mapping[str, 
             "image": image.runtime,
             "imagePullPolicy": image.pull_policy,
             "command": ["mkdir", "-p", f"/claim/{claim.sub_path or job.name}"],
-            "securityContext": _isolation(),
+            "securityContext": isolation(template),
             "resources": init_container_resources(resources, "50m", "32Mi", "128Mi"),
             "volumeMounts": [{"name": "run", "mountPath": "/claim"}],
         }

@@ -10,13 +10,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_api.quantity import quantity_amount
+from rlhf_api.spec.pod.resources import ContainerResources
 from rlhf_api.spec.resources import PodResources
 
 STORAGE = "ephemeral-storage"
 
 
-def container_resources(pod: PodResources, devices: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the resources of the main container, which has the devices."""
+def container_resources(
+    pod: PodResources, further: ContainerResources, devices: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """Return the resources of the main container, which has the devices.
+
+    Args:
+        pod: amounts by our own fields.
+        further: other amounts, by Kubernetes' names.
+        devices: amounts of devices.
+    """
     # Memory is limited to the request, so that a pod with too much of it harms only itself. Cores
     # are not limited unless the job says so: a pod may use idle ones.
     memory = {} if pod.memory is None else {"memory": pod.memory}
@@ -24,9 +33,19 @@ def container_resources(pod: PodResources, devices: Mapping[str, str]) -> Mappin
     cpu_limit = {} if pod.cpu_limit is None else {"cpu": pod.cpu_limit}
     storage = _storage(pod)
     return {
-        "requests": {**cpu, **memory, **storage, **devices},
-        "limits": {**cpu_limit, **memory, **storage, **devices},
+        "requests": {**further.requests, **cpu, **memory, **storage, **devices},
+        "limits": {**further.limits, **cpu_limit, **memory, **storage, **devices},
     }
+
+
+def with_limits(pod: PodResources, further: ContainerResources) -> PodResources:
+    """Return the amounts of a pod with the limits that its init containers copy."""
+    limits = further.limits
+    update = {
+        "cpu_limit": pod.cpu_limit or limits.get("cpu"),
+        "ephemeral_storage": pod.ephemeral_storage or limits.get(STORAGE),
+    }
+    return pod.model_copy(update=update)
 
 
 def init_container_resources(

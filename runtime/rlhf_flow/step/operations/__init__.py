@@ -9,6 +9,7 @@ from rlhf_flow.step.operations.advantages import AboveBaseline, Gae, RewardsToGo
 from rlhf_flow.step.operations.constraints import BothValid, LagrangeMultiplier, PenalizedAdvantages
 from rlhf_flow.step.operations.custom import Custom
 from rlhf_flow.step.operations.groups import (
+    AddTurnAdvantages,
     BestAgainstWorst,
     EnoughGroups,
     GroupAdvantages,
@@ -19,6 +20,7 @@ from rlhf_flow.step.operations.groups import (
 )
 from rlhf_flow.step.operations.rewards import (
     AdaptiveKlCoefficient,
+    AddTurnRewards,
     OverlongPenalty,
     PenalizedScores,
     TokenRewards,
@@ -30,6 +32,8 @@ from rlhf_flow.step.operations.scope import Scope, widest
 # rlhf_runtime.roles.operations.
 Operation = (
     TokenRewards
+    | AddTurnRewards
+    | AddTurnAdvantages
     | Gae
     | Whiten
     | GroupAdvantages
@@ -66,6 +70,8 @@ BUILT_IN_OPERATIONS: tuple[Operation, ...] = (
 __all__ = [
     "AboveBaseline",
     "AdaptiveKlCoefficient",
+    "AddTurnAdvantages",
+    "AddTurnRewards",
     "BUILT_IN_OPERATIONS",
     "BestAgainstWorst",
     "BothValid",

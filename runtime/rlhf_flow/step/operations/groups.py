@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import ClassVar
 
 from rlhf_flow.step import columns
-from rlhf_flow.step.checks import check, check_member, checked_settings, is_count
+from rlhf_flow.step.checks import check, check_member, checked_settings, is_count, is_number
 from rlhf_flow.step.column_settings import (
+    ChangedCredits,
     ColumnSettings,
+    Credits,
     NewAdvantages,
     NewPreference,
     NewTexts,
@@ -58,6 +61,39 @@ class GroupAdvantages(ColumnSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_member(type(self).__name__, "baseline", self.baseline, GroupBaseline)
+
+
+@checked_settings
+@dataclass(frozen=True)
+class AddTurnAdvantages(ColumnSettings):
+    """Advantages plus those of turns: the discounted rewards of turns from each turn on, relative
+    to the valid samples of the same prompt that have this turn, on all tokens of the turn.
+
+    Source: GiGPO (arXiv 2505.10978), section 4.2, with the turn's number as the anchor state.
+    """
+
+    scope: ClassVar[Scope] = Scope.GROUP
+    always: ClassVar[tuple[str, ...]] = (columns.PROMPT_ID,)
+
+    valid: Valid
+    """The column that is true for the rows with a score, such as reward_valid."""
+    weight: float = 1.0
+    """Factor of the rewards of turns."""
+    discount: float = 1.0
+    """Factor of a reward for each turn that lies between."""
+    normalize_by_std: bool = False
+    """True: divide by the standard deviation of the samples of a prompt that have the turn."""
+    turn_rewards: Credits = columns.TURN_REWARDS
+    """The column of the rewards of turns."""
+    advantages: ChangedCredits = columns.ADVANTAGES
+    """The column that it changes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner = type(self).__name__
+        check(owner, "weight", self.weight, is_number(self.weight, -inf), "a number")
+        is_share = is_number(self.discount) and self.discount <= 1
+        check(owner, "discount", self.discount, is_share, "a number from 0 to 1")
 
 
 @checked_settings

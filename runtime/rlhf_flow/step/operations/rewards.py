@@ -12,8 +12,10 @@ from rlhf_flow.errors import FlowError
 from rlhf_flow.step import columns
 from rlhf_flow.step.checks import check, check_member, checked_settings, is_count, is_number
 from rlhf_flow.step.column_settings import (
+    ChangedCredits,
     ColumnInput,
     ColumnSettings,
+    Credits,
     LogProbs,
     MaybeLogProbs,
     MaybeMultiplier,
@@ -118,6 +120,29 @@ class TokenRewards(ColumnSettings):
         if self.kl_coefficient == 0:
             return frozenset({"policy_log_probs", "reference_log_probs", "adaptive_coefficient"})
         return _without_coefficient(self.adaptive_coefficient)
+
+
+@checked_settings
+@dataclass(frozen=True)
+class AddTurnRewards(ColumnSettings):
+    """Token rewards plus those that an environment gives at the ends of turns.
+
+    Raises:
+        FlowError: an invalid setting.
+    """
+
+    scope: ClassVar[Scope] = Scope.ROW
+
+    weight: float = 1.0
+    """Factor of the rewards of turns."""
+    turn_rewards: Credits = columns.TURN_REWARDS
+    """The column of the rewards of turns."""
+    rewards: ChangedCredits = columns.TOKEN_REWARDS
+    """The column that it changes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(type(self).__name__, "weight", self.weight, is_number(self.weight, -inf), "a number")
 
 
 @checked_settings

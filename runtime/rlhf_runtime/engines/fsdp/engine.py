@@ -26,7 +26,12 @@ from rlhf_runtime.engines.optimizer import Optimizer
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.engines.packing import MicroBatch, Packing, empty_micro_batch, pad_batches
 from rlhf_runtime.engines.parallel import ParallelContext
-from rlhf_runtime.engines.sharing import has_full_attention, sequence_cost, supports_shared_prompts
+from rlhf_runtime.engines.sharing import (
+    has_full_attention,
+    sequence_cost,
+    supports_shared_prompts,
+    width_of,
+)
 from rlhf_runtime.engines.training import (
     Consume,
     HeadReading,
@@ -80,7 +85,7 @@ class FsdpEngine(EngineBase):
 
     def packing(self, max_padded_tokens: int) -> Packing:
         """Packing settings for this model's micro-batches."""
-        cost = sequence_cost(self.module.config.hidden_size, self.parallel.device)
+        cost = sequence_cost(width_of(self.module.config), self.parallel.device)
         return Packing(max_padded_tokens, cost, self._supports_shared_prompts)
 
     @torch.no_grad()
@@ -171,7 +176,7 @@ class FsdpEngine(EngineBase):
         self._head.detect_changed_logits(empty_micro_batch().to(device))
         # Hidden states are compared: a value head of zeros would give equal outputs for anything.
         is_supported = has_full_attention(config) and supports_shared_prompts(
-            lambda part: self._head.hidden(part.to(device)), config.vocab_size, config.hidden_size
+            lambda part: self._head.hidden(part.to(device)), config.vocab_size, width_of(config)
         )
         self._free_gathered_weights()
         return is_supported

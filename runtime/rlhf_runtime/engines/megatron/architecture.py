@@ -26,6 +26,7 @@ from rlhf_runtime.engines.megatron.family import (
 )
 from rlhf_runtime.engines.sharing import has_full_attention
 from rlhf_runtime.errors import UnsupportedModel
+from rlhf_sizing.costs import attention_width
 from rlhf_sizing.weights import padded_vocabulary
 
 ROTARY_TYPES = ("default", "linear", "llama3")
@@ -99,6 +100,14 @@ class Architecture:
             "head": self.head_size,
             "one": 1,
         }
+
+    @property
+    def width(self) -> float:
+        """Width by which a sequence's cost is counted (`attention_width`)."""
+        sizes = self.sizes
+        return attention_width(
+            self.hidden_size, self.intermediate_size, sizes["query"], sizes["key"]
+        )
 
     @property
     def output(self) -> Parameter:

@@ -134,7 +134,7 @@ class MegatronEngine(EngineBase):
 
     def packing(self, max_padded_tokens: int) -> Packing:
         """Packing settings for this model's micro-batches."""
-        cost = sequence_cost(self.stage.architecture.hidden_size, self.parallel.device)
+        cost = sequence_cost(self.stage.architecture.width, self.parallel.device)
         return Packing(max_padded_tokens, cost, share_prompts=True)
 
     def _infer(

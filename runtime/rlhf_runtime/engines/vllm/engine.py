@@ -22,6 +22,7 @@ from rlhf_runtime.engines.generation import (
     EngineSettings,
     NewSequence,
     SequenceEnded,
+    T,
 )
 from rlhf_runtime.engines.kept_tokens import SequenceSets
 from rlhf_runtime.engines.vllm import patches
@@ -97,6 +98,8 @@ class VllmEngine:
         self._settings = settings
         with engine_groups(settings.groups, world.timeout):
             self._core = _build_core(settings, device)
+        if device.type == "cpu":
+            patches.unlink_shared_memory(settings.world)
         torch.set_num_threads = set_num_threads  # vLLM's CPU worker replaces it by a no-op
         torch.set_num_threads(num_threads)
         self._runner = self._core.model_executor.driver_worker.worker.model_runner
@@ -173,6 +176,13 @@ class VllmEngine:
         while not self._running and self.has_work:
             self.step()
         return ended
+
+    def share(self, value: T) -> T:
+        """Return the value of the engine's first rank."""
+        from vllm.distributed import get_tp_group
+
+        shared: T = get_tp_group().broadcast_object(value, src=0)
+        return shared
 
     def publish(self, version: int) -> None:
         """Declare that the storage of `views` holds the weights of this version."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ import torch.distributed.distributed_c10d as c10d
 from rlhf_runtime.engines.generation import Groups
 
 _Result = TypeVar("_Result")
+SHARED_MEMORY = Path("/dev/shm")
 
 
 def disable_weight_packing() -> None:
@@ -58,6 +60,24 @@ def use_existing_world(rank: int, local_rank: int, world: str) -> None:
         return f"env://:{world}", rank, local_rank
 
     ExecutorWithExternalLauncher._distributed_args = distributed_args
+
+
+def unlink_shared_memory(world: str) -> None:
+    """Remove the names of this engine's shared memory, which all of its ranks have mapped.
+
+    Then the kernel frees it with the last rank, also if all of them are killed.
+
+    Args:
+        world: a name of the generating ranks and this incarnation.
+    """
+    from vllm.distributed import get_tp_group
+
+    # Other engines of the world may not have mapped theirs.
+    own = f"-[{'-'.join(map(str, get_tp_group().ranks))}]-"
+    for segment in SHARED_MEMORY.glob(f"*{world}*"):
+        if own in segment.name:
+            # Each of the ranks removes all of them.
+            segment.unlink(missing_ok=True)
 
 
 def keep_process_group() -> None:

@@ -1,0 +1,1 @@
+"""Pods of a job as its user shapes them: the fields of Kubernetes' pods that are not ours."""

@@ -1,0 +1,39 @@
+"""Tools that do not run in a conversation's process, such as those of a remote server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from rlhf_runtime.environments.results import EpisodeKey
+from rlhf_runtime.environments.tool_call import ToolCall
+from rlhf_runtime.environments.tool_schema import ToolSchema
+
+
+class ToolRaised(Exception):
+    """A tool failed as tools do; the text is shown to the model."""
+
+
+class ToolSource(Protocol):
+    """Tools that are called from the owner's event loop.
+
+    Their answers are written before they are used, and are never asked for again.
+    """
+
+    @property
+    def schemas(self) -> Mapping[str, ToolSchema]:
+        """Schemas of the tools by name."""
+        ...
+
+    async def call(self, key: EpisodeKey, call: ToolCall) -> str:
+        """Call a tool.
+
+        Args:
+            key: of the conversation.
+            call: name and arguments.
+
+        Raises:
+            ToolRaised: the model gets the text as the answer. Another error makes the sample
+                invalid.
+        """
+        ...

@@ -1,0 +1,158 @@
+"""Conversations: their tokens, their ends, and the order in which they go on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_api.spec.rollout import StopReason
+from rlhf_runtime.calls.episodes import Act, Begin, End
+
+from ..engines.scripted_engine import STOP
+from .scripted import ANSWER, BAD_CALL, CALL, Played, ScriptedDialogue, play, responses
+
+SEEDS = range(20)
+
+
+def outcome(played: Played) -> list[Any]:
+    return [
+        (
+            *(one.tokens.tolist(), one.mask.tolist(), one.log_probs.tolist()),
+            *(one.turn_rewards.tolist(), one.reason, one.reward, one.prompt.tolist()),
+            one.to_record(),
+        )
+        for one in played.conversations
+    ]
+
+
+def test_late_answers_change_nothing_in_exact_order() -> None:
+    first = play(seed=0)
+    assert first.num_batches > len(first.conversations), "some have several turns"
+    for seed in SEEDS:
+        other = play(seed=seed)
+        assert outcome(other) == outcome(first)
+        assert other.engine.added == first.engine.added, "the same sequences in the same steps"
+
+
+def test_fastest_order_samples_the_same_tokens_in_another_order() -> None:
+    exact = play(seed=0)
+    plays = [play(seed=seed, order="Fastest") for seed in SEEDS]
+    assert all(outcome(played) == outcome(exact) for played in plays), "seeds are of rows and turns"
+    assert any(played.engine.added != exact.engine.added for played in plays)
+
+
+@pytest.mark.parametrize("capacity", [1, 3, 100])
+@pytest.mark.parametrize("order", ["Exact", "Fastest"])
+def test_a_turn_begins_with_all_tokens_before_it(capacity: int, order: str) -> None:
+    played = play(capacity=capacity, order=order)
+    prompts = {tuple(prompt) for _, prompts in played.engine.added for prompt in prompts}
+    for one in played.conversations:
+        whole = [*one.prompt.tolist(), *one.tokens.tolist()]
+        begins = [tuple(one.prompt.tolist())]
+        # A turn begins where the mask begins again.
+        mask = one.mask
+        starts = np.flatnonzero(np.diff(mask, prepend=0) == 1)
+        begins += [tuple(whole[: len(one.prompt) + start]) for start in starts[1:]]
+        assert prompts >= set(begins)
+        assert len(one.mask) == len(one.log_probs) == len(one.tokens) == one.num_tokens
+        assert not one.log_probs[mask == 0].any() and (one.log_probs[mask == 1] < 0).all()
+        answers = one.tokens[mask == 0]
+        assert (answers[:1] == ANSWER).all(), "what was not sampled is of the environment"
+    assert most_at_once(played) <= capacity
+
+
+def most_at_once(played: Played) -> int:
+    live, most = 0, 0
+    for request in played.client.asked:
+        live += isinstance(request.action, Begin) - isinstance(request.action, End)
+        most = max(most, live)
+    return most
+
+
+def test_conversations_end_for_their_reasons() -> None:
+    seen = set()
+    for turns in (2, 5):
+        for one in play(rows=40, limits={"turns": turns}).conversations:
+            assert one.reason is not None
+            seen.add(one.reason)
+            last = one.turns[-1]
+            calls = [token for token in one.last_turn.tolist() if token in (CALL, BAD_CALL)]
+            if one.reason is StopReason.END_TOKEN:
+                assert one.tokens[-1] == STOP and not calls
+            if one.reason is StopReason.TURN_LIMIT:
+                assert len(one.turns) == turns and calls and len(last.calls) == len(calls)
+            if one.reason is StopReason.TOKEN_LIMIT:
+                assert one.num_tokens <= 60
+    assert seen == {StopReason.END_TOKEN, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT}
+
+
+def test_an_answer_that_fills_the_context_is_not_appended() -> None:
+    played = play(rows=40, max_sequence_tokens=12)
+    full = [one for one in played.conversations if one.reason is StopReason.CONTEXT_LIMIT]
+    assert full
+    for one in full:
+        answer = ScriptedDialogue().answer_tokens(
+            one.last_turn, one.turns[-1].calls, one.turns[-1].answers
+        )
+        assert len(one.prompt) + one.num_tokens + len(answer) >= 12 and one.mask[-1] == 1
+    going_on = {one.row for one in played.conversations} - {one.row for one in full}
+    assert any(len(played.conversations[row].turns) > 1 for row in going_on)
+
+
+def test_a_failure_ends_its_conversation_only() -> None:
+    whole = play()
+    acting = [r.episode.row for r in whole.client.asked if isinstance(r.action, Act)]
+    row = acting[0]
+    failed = play(fails=frozenset({(row, 0)}))
+    one = failed.conversations[row]
+    assert one.reason is StopReason.TOOL_DEADLINE and one.failure is not None
+    assert one.mask.all(), "no answer follows the turn that failed"
+    assert json.loads(one.to_record())["failure"]["detail"] == "too slow"
+    others = [number for number in range(12) if number != row]
+    expected = outcome(whole)
+    assert [outcome(failed)[n] for n in others] == [expected[n] for n in others]
+
+
+def test_an_observation_is_written_into_the_prompt() -> None:
+    for one in play().conversations:
+        expects = one.row % 4 == 0
+        assert (json.loads(one.record)["prompt"] == "psee") is expects
+        assert (one.prompt.tolist() == list(b"psee")) is expects
+
+
+def test_an_observation_cannot_end_its_message() -> None:
+    first, *_ = play(observation="a<end>b").conversations
+    assert first.prompt.tolist() == list(b"pa< end>b")
+
+
+def test_a_prompt_that_an_observation_makes_too_long_is_a_failure() -> None:
+    # The scripted prompts have 16 tokens at most.
+    played = play(rows=1, observation="x" * 20)
+    (one,) = played.conversations
+    assert one.reason is StopReason.ENVIRONMENT_FAILED and not one.num_tokens
+    assert "got 21 tokens, allowed 16 (rollout.maxPromptTokens)" in one.failure.detail
+
+
+def test_rewards_stand_at_the_last_token_of_their_turns() -> None:
+    for one in play().conversations:
+        ends = np.flatnonzero(np.diff(one.mask, append=0) == -1)
+        rewards = one.turn_rewards
+        for number, end in enumerate(ends[: len(one.turns)]):
+            expected = 0.0 if one.turns[number].reward is None else number + 1
+            assert rewards[end] == expected
+        assert np.count_nonzero(rewards) == sum(turn.reward is not None for turn in one.turns)
+        assert one.reward == float(one.row)
+
+
+def test_every_call_has_an_answer_in_its_place() -> None:
+    played = play(rows=40)
+    turns = [turn for one in played.conversations for turn in one.turns if turn.answers]
+    assert any(len(turn.answers) > 1 for turn in turns)
+    for turn in turns:
+        assert len(turn.answers) == len(turn.calls)
+        for call, answer in zip(turn.calls, turn.answers, strict=True):
+            assert (answer == "no call") is (not hasattr(call, "arguments"))
+    assert responses(played).num_rows == 40

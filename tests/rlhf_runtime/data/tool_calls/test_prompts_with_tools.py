@@ -1,0 +1,49 @@
+"""First prompts of conversations with tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
+from rlhf_api.spec.row_sources import DataSource
+from rlhf_runtime.data.prompts import build_prompt_table
+from rlhf_runtime.data.row_limits import RowLimits
+from rlhf_runtime.data.source_setting import SourceSetting, Split
+from rlhf_runtime.data.tokenizer import TextTokenizer
+from rlhf_runtime.environments.settings import ClassFacts, EnvironmentDescription, ToolFacts
+
+from . import tool_templates as templates
+from .conversations import TOOLS, schema
+
+LIMITS = RowLimits(5000, 5000, OnInvalidRow.FAIL, OnLongPrompt.FAIL, 1)
+
+
+def test_a_prompt_names_the_tools_of_its_row_by_the_template_for_tools(tmp_path: Path) -> None:
+    templates.write_byte_tokenizer(tmp_path, None)
+    default = {"name": "default", "template": templates.lines("")}
+    for_tools = {"name": "tool_use", "template": templates.QWEN_XML}
+    settings = {"eos_token": "<e>", "chat_template": [default, for_tools]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = TextTokenizer(tmp_path)
+    assert tokenizer.tool_template is not None
+    other = [schema("other")]
+    environment = EnvironmentDescription(
+        {
+            name: ClassFacts({str(n): ToolFacts(tool, True) for n, tool in enumerate(tools)})
+            for name, tools in {"a": TOOLS, "b": other}.items()
+        }
+    )
+    rows = [{"prompt": "1", "environment": name} for name in ("b", "a")]
+    table = build_prompt_table(
+        rows,
+        DataSource(path="rows.jsonl"),
+        SourceSetting(Split.TRAIN),
+        tokenizer,
+        LIMITS,
+        environment=environment,
+    )
+    message = [{"role": "user", "content": "1"}]
+    assert [tokenizer.text_of(run.tolist()) for run in table.prompts.runs()] == [
+        tokenizer.tool_template.render(message, tools=tools) for tools in (other, TOOLS)
+    ]
