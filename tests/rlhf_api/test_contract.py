@@ -25,7 +25,7 @@ from rlhf_api.reading.validation import validate_document
 from rlhf_api.report import StatusReport
 from rlhf_api.spec.checkpoint import PersistentVolumeClaim
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_api.status import RLHFJobStatus
 
 from .rule_cases import CREATED, GOOD

@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rlhf_api.spec.checkpoint import JournalMode
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_cli.app import app
 from rlhf_runtime.environments.records import EpisodeRecords, digest
 from rlhf_runtime.environments.results import EpisodeKey

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_cli.app import app
 from rlhf_cli.run_samples import SampleQuery, find_samples
 from rlhf_runtime.telemetry.conversations import ConversationTurn, ConversationView, ToolUse

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.plan import GraphName
-from rlhf_api.spec.rollout import OnStop, StopAction
+from rlhf_api.spec.stopping import OnStop, StopAction
 from rlhf_flow import CrossEntropy
 from rlhf_flow.document.graph_document import read_graph
 from rlhf_flow.document.manifest_graph import build_manifest_graph, settings_digest

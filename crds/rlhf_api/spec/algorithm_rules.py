@@ -12,8 +12,8 @@ from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import SETTINGS, AlgorithmType
 from rlhf_api.spec.policy_loss import AlgorithmSettings
 from rlhf_api.spec.presets import PpoSettings
-from rlhf_api.spec.rollout import CONVERSATION_REASONS, StopAction, StopReason
 from rlhf_api.spec.row_sources import TrainOn
+from rlhf_api.spec.stopping import CONVERSATION_REASONS, StopAction, StopReason
 from rlhf_api.spec.truncation import is_truncated
 
 if TYPE_CHECKING:

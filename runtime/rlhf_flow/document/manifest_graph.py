@@ -22,7 +22,7 @@ from rlhf_api.problems import path_text
 from rlhf_api.spec.algorithm import CustomSettings
 from rlhf_api.spec.algorithm_graph import MAX_CALLS, AlgorithmGraph
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.spec.rollout import StopAction
+from rlhf_api.spec.stopping import StopAction
 from rlhf_flow.document.graph_document import read_graph, write_graph
 from rlhf_flow.errors import InvalidGraph, ManifestOutdated
 from rlhf_flow.step.algorithm import Algorithm

@@ -16,7 +16,7 @@ from rlhf_api.problems import Problem
 from rlhf_api.spec.algorithm import AlgorithmType
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
-from rlhf_api.spec.rollout import TRAIN_ON_ALL, OnStop
+from rlhf_api.spec.stopping import TRAIN_ON_ALL, OnStop
 from rlhf_flow.document.manifest_graph import (
     answer_columns,
     check_up_to_date,

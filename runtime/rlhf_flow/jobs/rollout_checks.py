@@ -6,7 +6,7 @@ from rlhf_api.calls import CallKind
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.spec.rollout import StopAction, StopReason
+from rlhf_api.spec.stopping import StopAction, StopReason
 from rlhf_flow.step.calls import GenerateOptions, TrainOptions
 from rlhf_flow.step.losses import ClippedLoss, ValueLoss
 from rlhf_flow.trace.graph import Graph

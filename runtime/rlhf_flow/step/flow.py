@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from rlhf_api.calls import CallKind
-from rlhf_api.spec.rollout import TRAIN_ON_ALL, OnStop
+from rlhf_api.spec.stopping import TRAIN_ON_ALL, OnStop
 from rlhf_flow.errors import FlowError, UnknownRole
 from rlhf_flow.step.backend import Backend
 from rlhf_flow.step.batch import BatchValue

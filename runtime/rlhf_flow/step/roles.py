@@ -16,7 +16,7 @@ from typing import ClassVar, NoReturn, Protocol
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import ModelHead
-from rlhf_api.spec.rollout import OnStop, StopAction
+from rlhf_api.spec.stopping import OnStop, StopAction
 from rlhf_flow.errors import FlowError, UnknownPrimitive
 from rlhf_flow.step import columns
 from rlhf_flow.step.batch import BatchValue

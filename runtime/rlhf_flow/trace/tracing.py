@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphInputs
-from rlhf_api.spec.rollout import TRAIN_ON_ALL, OnStop
+from rlhf_api.spec.stopping import TRAIN_ON_ALL, OnStop
 from rlhf_flow.errors import FlowError, InvalidAlgorithm
 from rlhf_flow.step.algorithm import Algorithm, checked_roles, reward_models
 from rlhf_flow.step.batch import BatchValue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlhf_api.plan import GraphName
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.environments.results import Acted, Begun, Ended
 from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall
 

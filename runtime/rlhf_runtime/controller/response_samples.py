@@ -13,7 +13,7 @@ import numpy as np
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_flow.step.calls import ModelCall
 from rlhf_flow.step.columns import (
     ADVANTAGES,

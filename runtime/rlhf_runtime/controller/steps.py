@@ -9,7 +9,7 @@ from typing import Any
 
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
-from rlhf_api.spec.rollout import TRAIN_ON_ALL
+from rlhf_api.spec.stopping import TRAIN_ON_ALL
 from rlhf_flow.step.algorithm import Algorithm
 from rlhf_flow.step.flow import Flow
 from rlhf_flow.step.reward_terms import reward_terms

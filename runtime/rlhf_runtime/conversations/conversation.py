@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.conversations.settings import Dialogue
 from rlhf_runtime.engines.generation import SequenceEnded
 from rlhf_runtime.engines.kept_tokens import join_rows, single_sets

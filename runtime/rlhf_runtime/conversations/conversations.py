@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlhf_api.spec.conversation import ConversationOrder
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.calls.episodes import (
     Act,
     Begin,

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_api.spec.truncation import Truncation
 from rlhf_runtime.data.stop_texts import StopTexts
 from rlhf_runtime.reshard.views import Views

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_api.plan_fusion import CHECK_STEPS
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_api.spec.truncation import Truncation
 from rlhf_runtime.dataplane.columns import Column, Rows, pack
 from rlhf_runtime.engines.generation import (

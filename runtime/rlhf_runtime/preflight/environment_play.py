@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_api.spec.conversation import ConversationLimits
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.conversations.answers import AnswerCutter
 from rlhf_runtime.data.row_text import OBSERVATION_MARK
 from rlhf_runtime.data.tokenizer import TextTokenizer

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_api.spec.rollout import OnStop, StopAction
+from rlhf_api.spec.stopping import OnStop, StopAction
 from rlhf_flow.step import columns
 from rlhf_runtime.dataplane.columns import Column, pack_texts
 from rlhf_runtime.engines.response_batch import Generated

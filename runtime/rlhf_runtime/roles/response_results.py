@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_api.spec.rollout import CONVERSATION_REASONS, OnStop, StopAction, StopReason
+from rlhf_api.spec.stopping import CONVERSATION_REASONS, OnStop, StopAction, StopReason
 from rlhf_flow.step.columns import PROMPT_TOKENS, RECORD, RETAINED
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.reports import Statistics

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName, Plan
-from rlhf_api.spec.rollout import TRAIN_ON_ALL
+from rlhf_api.spec.stopping import TRAIN_ON_ALL
 from rlhf_flow.step.columns import KEPT_TOKENS
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.dataplane.columns import Column, Rows, concatenate, pack

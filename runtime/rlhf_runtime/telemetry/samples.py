@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.telemetry.conversations import ConversationView, view_from_json
 from rlhf_runtime.telemetry.visible_text import visible_text
 

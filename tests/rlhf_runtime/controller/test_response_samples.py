@@ -15,7 +15,7 @@ import pytest
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_flow.jobs.job_graphs import trace_algorithms
 from rlhf_flow.step.batch import BatchValue
 from rlhf_flow.step.calls import GenerateOptions, ModelCall

@@ -13,7 +13,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.generation import (
     GenerationEngine,

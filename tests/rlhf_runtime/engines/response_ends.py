@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models
 
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.data.stop_texts import StopTexts
 from rlhf_runtime.dataplane.columns import pack, repeat_rows
 from rlhf_runtime.engines.response_batch import Generated, Sampling

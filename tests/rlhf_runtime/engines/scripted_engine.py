@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.engines.generation import NewSequence, SequenceEnded, T
 from rlhf_runtime.errors import StaleWeights
 from rlhf_runtime.reshard.slices import TensorSlice

@@ -13,7 +13,8 @@ import torch
 from rlhf_api.plan import GraphName, OffloadDepth
 from rlhf_api.spec.data import EvaluationData
 from rlhf_api.spec.failure import FailurePolicy
-from rlhf_api.spec.rollout import RolloutSpec, StopReason
+from rlhf_api.spec.rollout import RolloutSpec
+from rlhf_api.spec.stopping import StopReason
 from rlhf_api.spec.truncation import Truncation
 from rlhf_planner.plan import make_plan
 from rlhf_planner.problem.devices import GIB, local_inventory

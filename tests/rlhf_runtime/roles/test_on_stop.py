@@ -14,7 +14,7 @@ import torch
 from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName
 from rlhf_api.spec.policy_loss import LossAggregation
-from rlhf_api.spec.rollout import OnStop, StopReason
+from rlhf_api.spec.stopping import OnStop, StopReason
 from rlhf_flow.step.calls import ComputeOptions, ModelCall, TrainOptions
 from rlhf_flow.step.column_settings import columns_read_by
 from rlhf_flow.step.losses import ClippedLoss, ValueLoss

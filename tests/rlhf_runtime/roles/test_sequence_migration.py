@@ -15,7 +15,7 @@ from rlhf_api.calls import CallKind
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan import GraphName
 from rlhf_api.plan_fusion import StageFusion
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex

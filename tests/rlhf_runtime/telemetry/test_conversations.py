@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.conversations.conversation import Conversation, Turn
 from rlhf_runtime.environments.results import EpisodeFailure, FailureKind
 from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.telemetry.conversations import ConversationTurn, ConversationView, ToolUse
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.samples import (

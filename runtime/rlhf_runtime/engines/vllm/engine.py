@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from rlhf_api.spec.resources import Device
-from rlhf_api.spec.rollout import StopReason
+from rlhf_api.spec.stopping import StopReason
 from rlhf_runtime.data.stop_texts import StopSearch, StopTexts
 from rlhf_runtime.engines.generation import (
     EngineSettings,
