@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from rlhf_cli.options import Filename, Manifest
+from rlhf_cli.rewriting import OutputFile, RewritingCommand, rewrite_manifest
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+FILL = RewritingCommand("fill", "nothing to fill in", unwritten=": missing or out of date")
 
 
 def fill(
     file: Manifest,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The file to write; - is standard output. Default: FILE itself; for standard "
-            "input, standard output.",
-        ),
-    ] = None,
+    output: OutputFile = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Write nothing; exit with 2 if something would be filled in."),
@@ -46,30 +38,10 @@ def fill(
       rlhf fill --check job.yaml           exits with 2 where it is not up to date
       helm template . | rlhf fill - > all.yaml
     """
-    from rlhf_api.exits import ExitCode
-    from rlhf_api.reading.manifest import decode, read_file, read_limited
-    from rlhf_cli.manifest_filling import fill_text, replace_file
-    from rlhf_cli.manifests import STDIN
+    from rlhf_cli.manifest_filling import fill_text
 
-    shown = "<stdin>" if file == STDIN else str(file)
-    content = read_limited(sys.stdin.buffer) if file == STDIN else read_file(file)
-    filled = fill_text(decode(content, shown), shown, file)
-    if check:
-        for sentence in filled.changes:
-            typer.echo(f"{shown}: {sentence}: missing or out of date")
-        if filled.changes:
-            typer.echo(f"run `rlhf fill {file}`")
-            raise typer.Exit(ExitCode.MANIFEST)
-        typer.echo(f"{shown}: nothing to fill in")
-        return
-    target = output or file
-    if target == STDIN:
-        sys.stdout.write(filled.text)
-    # A file without changes keeps its modification time, on which tools such as make rely.
-    elif filled.changes or target != file:
-        # Decoding drops the mark; editors that wrote it expect it.
-        mark = BYTE_ORDER_MARK if content.startswith(BYTE_ORDER_MARK) else b""
-        replace_file(target, mark + filled.text.encode())
-    for sentence in filled.changes or ["nothing to fill in"]:
-        # The manifest itself may be on standard output.
-        typer.echo(f"{shown}: {sentence}", err=target == STDIN)
+    def filled(text: str, shown: str) -> tuple[str, Sequence[str]]:
+        made = fill_text(text, shown, file)
+        return made.text, made.changes
+
+    rewrite_manifest(FILL, file, output, check, filled)

@@ -60,11 +60,7 @@ def check_data(
     Returns:
         Some rows whose responses are scored: of the training data, else of the evaluation's.
     """
-    tokenizer = None
-    if policy is not None:
-        with findings.about("spec", "models"):
-            tokenizer = TextTokenizer(policy, spec.rollout.end_tokens)
-            check_tokenizer(tokenizer, findings)
+    tokenizer = _checked_tokenizer(spec, policy, findings)
     if tokenizer is None:
         with findings.about("spec", "data"):
             find_sources(spec.data)
@@ -101,6 +97,19 @@ def check_data(
                 check_rows(spec, join_tables(checked, source_names(source)), use)
     findings.warnings += _overlap(texts)
     return scored.get(Split.TRAIN) or scored.get(Split.EVALUATION, [])
+
+
+def _checked_tokenizer(
+    spec: RLHFJobSpec, policy: Path | None, findings: Findings
+) -> TextTokenizer | None:
+    """Return the policy's tokenizer; None if it is unusable or not available."""
+    if policy is None:
+        return None
+    with findings.about("spec", "models"):
+        tokenizer = TextTokenizer(policy, spec.rollout.end_tokens)
+        check_tokenizer(tokenizer, findings)
+        return tokenizer
+    return None
 
 
 def _check_source(

@@ -308,21 +308,19 @@ def test_chosen_rows_are_few_and_depend_on_the_shape_only(
     assert chosen_rows(kind, shape).tolist() == rows
 
 
+GENERATE = ModelCall(
+    *("actor.generate", "actor", "generate", CallKind.GENERATE, ()),
+    ("response_text", "response_tokens", "sample_index", "stop_reason"),
+    ("prompt_id", "record"),
+    GenerateOptions(1),
+)
+
+
 def test_conversations_reach_the_samples() -> None:
     responses = ResponseColumns()
     backend = FakeBackend(2, responses)
     job = make_job(rewards=TWO_REWARDS)
-    generate = ModelCall(
-        "actor.generate",
-        "actor",
-        "generate",
-        CallKind.GENERATE,
-        (),
-        ("response_text", "response_tokens", "sample_index", "stop_reason"),
-        ("prompt_id", "record"),
-        GenerateOptions(1),
-    )
-    made = backend.run(generate, backend.prompts)
+    made = backend.run(GENERATE, backend.prompts)
     turns = [{"text": "x" * 9000, "calls": [], "answers": [], "reward": 0.25}]
     records = [json.dumps({"turns": turns, "reward": 1.5, "failure": None}), ""]
     texts: dict[str, Callable[[Rows], Column]] = {
@@ -340,17 +338,7 @@ def test_conversations_reach_the_samples() -> None:
 def test_only_tokens_that_are_trained_on_count_in_an_advantage() -> None:
     responses = ResponseColumns()
     backend = FakeBackend(2, responses)
-    generate = ModelCall(
-        "actor.generate",
-        "actor",
-        "generate",
-        CallKind.GENERATE,
-        (),
-        ("response_text", "response_tokens", "sample_index", "stop_reason"),
-        ("prompt_id", "record"),
-        GenerateOptions(1),
-    )
-    made = backend.run(generate, backend.prompts)
+    made = backend.run(GENERATE, backend.prompts)
     values = {
         "advantages": [[1.0, 5.0], [float("nan")]],
         "response_mask": [[1, 0], [0]],

@@ -42,28 +42,14 @@ def test_the_format_is_recognised_by_what_the_template_writes(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
-def test_prompts_are_the_tokens_of_the_whole_conversation(
+def test_prompts_and_rows_are_the_tokens_of_the_whole_conversation(
     tokenizer: TextTokenizer, family: tuple[str, Family], data: st.DataObject
 ) -> None:
     name, (_, _, writes_words, several) = family
     made = data.draw(rounds(writes_words, several))
     form = Form(arguments_as_text=name.startswith("deepseek"))
     check_conversation(tokenizer, data.draw(beginnings), made, form)
-
-
-@settings(
-    max_examples=20,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_rows_have_the_tokens_of_generated_conversations(
-    tokenizer: TextTokenizer, family: tuple[str, Family], data: st.DataObject
-) -> None:
-    name, (_, _, writes_words, several) = family
-    made = data.draw(rounds(writes_words, several))
-    form = Form(arguments_as_text=name.startswith("deepseek"))
+    # A row of the data that says the same has the same tokens.
     check_row(tokenizer, data.draw(prompts), made, data.draw(words), form)
 
 
