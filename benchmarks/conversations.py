@@ -227,6 +227,8 @@ class Bench:
             {"": "sleeping_tool:Sleeper"},
             {"seconds": seconds},
             concurrency=self.options.concurrency,
+            **{"call_seconds": 60, "turn_seconds": 60, "episode_seconds": 600},
+            parallel_calls=1,
         )
         episodes = Episodes(settings, (str(Path(__file__).resolve().parent),))
         try:

@@ -26,16 +26,17 @@ class EnvironmentSettings:
     """Arguments of every class; JSON values."""
     tools: tuple[str, ...] = ()
     """Functions without state, `package.module:function`, that every conversation can call."""
-    call_seconds: float = 60.0
+    # The manifest has the defaults of limits.
+    call_seconds: float = field(kw_only=True)
     """Limit of one call of a tool."""
-    turn_seconds: float = 120.0
+    turn_seconds: float = field(kw_only=True)
     """Limit of all calls of a turn with its reward; also of the constructor with `reset`, and of
     `reward`."""
-    episode_seconds: float = 600.0
+    episode_seconds: float = field(kw_only=True)
     """Limit of all the time in a conversation's environment."""
-    parallel_calls: int = 8
+    parallel_calls: int = field(kw_only=True)
     """Maximum of a turn's async calls that run at once."""
-    concurrency: int = 32
+    concurrency: int = field(kw_only=True)
     """Maximum of conversations that are live on a node."""
     memory_bytes: int | None = None
     """Limit of the allocations of a conversation's process. None: no limit."""

@@ -136,7 +136,7 @@ class ConversationMaker:
         ]
         episode = partial(_episode_id, inputs)
         loop = Conversations(self.settings, tools, engine, responses, sampling, episode)
-        return ConversationRows(conversations, loop)
+        return ConversationRows(conversations, loop, self.access.description.notices)
 
     def _dialogue(self, record: str) -> ToolDialogue:
         row = json.loads(record)["record"]
@@ -155,9 +155,21 @@ class ConversationMaker:
 class ConversationRows:
     """The conversations of a call, as rows of its batch."""
 
-    def __init__(self, conversations: Sequence[Conversation], loop: Conversations) -> None:
+    def __init__(
+        self,
+        conversations: Sequence[Conversation],
+        loop: Conversations,
+        notices: Sequence[str] = (),
+    ) -> None:
+        """
+        Args:
+            conversations: one per row.
+            loop: runs them.
+            notices: facts about the environments that users should know.
+        """
         self._conversations = conversations
         self._loop = loop
+        self._notices = notices
 
     def run(self, after_step: Callable[[], None]) -> None:
         """Run all conversations; `after_step` after every decode step."""
@@ -186,7 +198,7 @@ class ConversationRows:
         """Outcome of all conversations."""
         failures = [one.failure for one in self._conversations if one.failure is not None]
         first = failures[0].detail if failures else ""
-        notices = journal_notices(self._loop.records)
+        notices = (*self._notices, *journal_notices(self._loop.records))
         return EpisodeReport(len(self._conversations), len(failures), first, notices)
 
     @property

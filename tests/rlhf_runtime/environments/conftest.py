@@ -22,6 +22,10 @@ from rlhf_runtime.journal.folder import JournalFolder, Position, Settings
 
 from ...waiting import wait_until
 
+LIMITS: dict[str, Any] = {
+    **{"call_seconds": 60.0, "turn_seconds": 120.0, "episode_seconds": 600.0},
+    **{"parallel_calls": 8, "concurrency": 32},
+}
 # The first three do what examples of TRL's documentation for `environment_factory` do.
 ENVIRONMENTS = '''
     import asyncio, os, random, signal, socket, subprocess, sys, time
@@ -402,7 +406,7 @@ def nothing_is_left() -> Iterator[None]:
 def settings_of(environment: str, **settings: Any) -> EnvironmentSettings:
     """Settings of an environment of `my_environments`; without a name, of none."""
     entrypoints = {"": f"my_environments:{environment}"} if environment else {}
-    return EnvironmentSettings(**{"entrypoints": entrypoints, **settings})
+    return EnvironmentSettings(**{"entrypoints": entrypoints, **LIMITS, **settings})
 
 
 def key_of(row: int = 0, step: int = 1) -> EpisodeKey:

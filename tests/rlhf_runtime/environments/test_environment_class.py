@@ -22,6 +22,8 @@ from rlhf_runtime.environments.settings import (
     ToolFacts,
 )
 
+from .conftest import LIMITS
+
 # Modules stay imported, so every test has its own.
 NUMBERS = count()
 
@@ -40,7 +42,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
         entrypoints = {kind: f"{name}:{kind}" for kind in classes}
         functions = tuple(f"{name}:{tool}" for tool in tools)
-        return load_environments(EnvironmentSettings(entrypoints, parameters, functions))
+        return load_environments(EnvironmentSettings(entrypoints, parameters, functions, **LIMITS))
 
     return make
 
@@ -188,7 +190,7 @@ def test_what_cannot_be_used_is_refused_by_name(
 )
 def test_a_missing_module_is_named(entrypoint: str, problem: str) -> None:
     with pytest.raises(CannotUse, match=problem):
-        load_environments(EnvironmentSettings({"": entrypoint}))
+        load_environments(EnvironmentSettings({"": entrypoint}, **LIMITS))
 
 
 @pytest.mark.parametrize("statement", ["1 / 0", "import sys; sys.exit(3)"])

@@ -16,7 +16,7 @@ from rlhf_runtime.environments.results import Acted, Begun, Ended, FailureKind
 from rlhf_runtime.environments.settings import EnvironmentSettings
 from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall
 
-from .conftest import Remote, key_of, settings_of
+from .conftest import LIMITS, Remote, key_of, settings_of
 
 Make = Callable[..., Episodes]
 Call = ToolCall | MalformedCall
@@ -229,7 +229,10 @@ def test_the_description_names_all_tools(module: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (EnvironmentSettings({"": "missing_module:Game"}), "no such module: got missing_module"),
+        (
+            EnvironmentSettings({"": "missing_module:Game"}, **LIMITS),
+            "no such module: got missing_module",
+        ),
         (settings_of("WordleEnv", tools=("my_environments:guess",)), "have one name: got guess"),
         (settings_of("IncrementEnv", parameters={"a": 1}), "does not take its parameters"),
     ],
@@ -253,13 +256,13 @@ def test_environments_that_cannot_be_used_are_refused(
 def test_a_module_that_ends_the_process_is_refused(tmp_path: Path, code: str, problem: str) -> None:
     (tmp_path / "ending.py").write_text(code)
     with pytest.raises(InvalidEnvironment, match=problem):
-        describe_environment(EnvironmentSettings({"": "ending:Game"}), [str(tmp_path)])
+        describe_environment(EnvironmentSettings({"": "ending:Game"}, **LIMITS), [str(tmp_path)])
 
 
 def test_a_module_that_imports_torch_is_reported(module: Path) -> None:
     (module / "torch.py").touch()
     (module / "heavy.py").write_text("import torch\nfrom my_environments import *\n")
-    settings = EnvironmentSettings({"": "heavy:WordleEnv"})
+    settings = EnvironmentSettings({"": "heavy:WordleEnv"}, **LIMITS)
     (notice,) = describe_environment(settings, [str(module)]).notices
     assert "imports torch" in notice
 
@@ -267,7 +270,7 @@ def test_a_module_that_imports_torch_is_reported(module: Path) -> None:
 def test_a_module_that_starts_threads_is_reported(module: Path) -> None:
     start = "import threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()\n"
     (module / "threaded.py").write_text(f"{start}from my_environments import *\n")
-    settings = EnvironmentSettings({"": "threaded:WordleEnv"})
+    settings = EnvironmentSettings({"": "threaded:WordleEnv"}, **LIMITS)
     (notice,) = describe_environment(settings, [str(module)]).notices
     assert "starts threads" in notice
 

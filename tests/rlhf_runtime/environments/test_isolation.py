@@ -10,6 +10,8 @@ import pytest
 
 from rlhf_runtime.environments.isolation import tool_variables
 
+from .conftest import LIMITS
+
 SECRETS = {
     name: "secret"
     for name in (
@@ -52,15 +54,19 @@ def test_a_process_that_has_left_the_network_has_no_interfaces(user: str) -> Non
     assert done.stdout == "'' ['lo'] True\n", done.stdout + done.stderr
 
 
-DESCRIBING = """
+DESCRIBING = (
+    f"LIMITS = {LIMITS}"
+    + """
 import sys
 from rlhf_runtime.environments.episodes import describe_environment
 from rlhf_runtime.environments.settings import EnvironmentSettings
+
 entrypoints = {"": "my_environments:WordleEnv"}
 for allow_network in (False, True):
-    settings = EnvironmentSettings(entrypoints, allow_network=allow_network)
+    settings = EnvironmentSettings(entrypoints, allow_network=allow_network, **LIMITS)
     print(*describe_environment(settings, sys.argv[1:]).notices, sep=",")
 """
+)
 # In a namespace of its own a process may forbid itself more of them.
 FORBID = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
 

@@ -13,7 +13,9 @@ from rlhf_runtime.environments.process_handle import TooLate
 from rlhf_runtime.environments.results import FailureKind
 from rlhf_runtime.environments.settings import EnvironmentSettings
 
-SETTINGS = EnvironmentSettings(call_seconds=2.0, turn_seconds=4.0, episode_seconds=10.0)
+SETTINGS = EnvironmentSettings(
+    call_seconds=2.0, turn_seconds=4.0, episode_seconds=10.0, parallel_calls=8, concurrency=32
+)
 
 
 class Clock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,8 @@ def rows_of(counts: RecordCounts) -> ConversationRows:
         Turn("b", 2, [ToolCall("add", {})]),
     ]
     second.failure = EpisodeFailure(FailureKind.ENVIRONMENT_FAILED, "my own mistake")
-    return ConversationRows([first, second], SimpleNamespace(records=counts))  # type: ignore[arg-type]
+    loop: Any = SimpleNamespace(records=counts)
+    return ConversationRows([first, second], loop, ("tools may reach the network",))
 
 
 def test_metrics_count_turns_calls_failures_and_mismatches() -> None:
@@ -68,4 +70,5 @@ def test_notices_of_all_hosts_are_shown_once() -> None:
         CallReport("actor.generate", Statistics(), (), 0, episodes=episodes),
         CallReport("reward.score", Statistics(), (), 0, scoring),
     ]
+    assert episodes.notices[0] == "tools may reach the network"
     assert host_notices(reports) == (*episodes.notices, "scores are read")
