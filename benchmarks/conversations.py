@@ -36,7 +36,7 @@ from rlhf_api.spec.resources import Device
 from rlhf_runtime.calls.episodes import Act, Begin, EpisodeId, EpisodeReply, EpisodeRequest
 from rlhf_runtime.conversations.conversation import Conversation
 from rlhf_runtime.conversations.conversations import Conversations
-from rlhf_runtime.conversations.settings import (
+from rlhf_runtime.conversations.interfaces import (
     ConversationSettings,
     ConversationTools,
     EpisodeClient,
@@ -64,6 +64,9 @@ SCOPE = CallScope(Position(1), 0, "generate", 0)
 class EveryTurnCalls:
     """A dialogue in which every turn has one call."""
 
+    def prompt_tokens(self, text: str) -> NDArray[np.int32]:
+        raise AssertionError("the environment observes nothing")
+
     def calls(self, turn: NDArray[np.int32]) -> Sequence[ToolCall | MalformedCall]:
         return [ToolCall("wait", {"number": len(turn)})]
 
@@ -74,6 +77,9 @@ class EveryTurnCalls:
         answers: Sequence[str],
     ) -> NDArray[np.int32]:
         return np.full(ANSWER_TOKENS, 7, dtype=np.int32)
+
+    def harmless(self, text: str) -> str:
+        return text
 
 
 class InstantClient:
@@ -193,7 +199,7 @@ class Bench:
             self.options.prompt + longest,
             self.options.rows if isinstance(client, InstantClient) else self.options.concurrency,
         )
-        tools = ConversationTools(lambda _: "", _no_tokens, str, client, noop)
+        tools = ConversationTools(lambda _: "", str, client, noop)
         dialogue = EveryTurnCalls()
         conversations = [
             Conversation(row, dialogue, '{"record": {}}', prompt.astype(np.int32), longest)
@@ -245,10 +251,6 @@ class Bench:
 
 def _sampling(rows: Sequence[int], turns: Sequence[int]) -> Sampling:
     return Sampling(1.0, [1000 * row + turn for row, turn in zip(rows, turns, strict=True)])
-
-
-def _no_tokens(_: str) -> NDArray[np.int32]:
-    raise AssertionError("the environment observes nothing")
 
 
 def main() -> None:

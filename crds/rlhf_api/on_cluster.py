@@ -95,7 +95,7 @@ GRACE_SECONDS: Final = 30
 OWN_VOLUMES: Final = ("job", "code", "hub", "shared-mem", "scratch", "run", "ray-logs")
 # Containers of a job's pods that the operator and KubeRay define themselves.
 OWN_CONTAINERS: Final = (
-    *("ray-head", "ray-worker", "run-folder", "fetch-code", "requirements"),
+    *("ray-head", "ray-worker", "run-folder", "fetch-code"),
     *("wait-gcs-ready", "autoscaler"),
 )
 

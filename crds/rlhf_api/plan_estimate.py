@@ -62,6 +62,19 @@ class PipelineFusion(Contract):
         return self.serial_seconds - self.fused_seconds
 
 
+class ConversationEstimate(Contract):
+    """Expected conversations of a step, and its waits for their tools."""
+
+    turns: NonNegativeFloat
+    """Assumed mean number of turns."""
+    sampled_share: Fraction
+    """Assumed share of a response's tokens that are sampled; the others are answers."""
+    tool_seconds: NonNegativeFloat
+    """Assumed mean seconds of the calls of a turn."""
+    wait_seconds: NonNegativeFloat
+    """Seconds of a step in which engines have nothing to decode, and wait for tools."""
+
+
 class StepEstimate(Contract):
     """Expected mean step of the algorithm, computed from shapes, rows, mean lengths and the
     performance of the devices."""
@@ -83,6 +96,8 @@ class StepEstimate(Contract):
     """Share of the time of all ranks that is idle."""
     calls: Annotated[tuple[CallEstimate, ...], Field(max_length=512)]
     """Calls in program order."""
+    conversations: ConversationEstimate | None = None
+    """Conversations, and waits for their tools. None: responses have one turn."""
     pipeline_fusions: Annotated[tuple[PipelineFusion, ...], Field(max_length=64)] = ()
     """Possible savings by interleaving the training of two roles, which the plan does not do."""
 

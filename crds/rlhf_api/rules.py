@@ -51,8 +51,8 @@ class Rule:
     """One rule of a model, over `self` (and `oldSelf`, then it is only checked on updates)."""
 
     holds: str
-    """The condition in CEL; empty if the Kubernetes schema states it otherwise, such as unique keys
-    of a list."""
+    """The condition in CEL; empty if the definition states it otherwise, such as unique keys of a
+    list, or has no types there, as in pods."""
     what: str
     """The fault, if the condition does not hold."""
     do: str

@@ -107,6 +107,17 @@ def _run_folders(defaults: JobDefaults) -> RunFolders:
     )
 
 
+def _settings(config: OperatorConfig) -> Settings:
+    bounds = config.bounds
+    return Settings(
+        poll_seconds=config.poll_seconds,
+        lost_pod_seconds=bounds.lost_node_seconds,
+        dead_head_seconds=bounds.dead_head_seconds,
+        frozen_report_seconds=bounds.frozen_report_seconds,
+        partial_cluster_seconds=bounds.room_seconds,
+    )
+
+
 def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None) -> int:
     if kubeconfig is not None:
         os.environ["KUBECONFIG"] = str(kubeconfig.absolute())  # kopf reads only this
@@ -140,13 +151,7 @@ def _run(config: OperatorConfig, kubeconfig: Path | None, key_file: Path | None)
         ),
         metrics,
         threads,
-        Settings(
-            poll_seconds=config.poll_seconds,
-            lost_pod_seconds=config.bounds.lost_node_seconds,
-            dead_head_seconds=config.bounds.dead_head_seconds,
-            frozen_report_seconds=config.bounds.frozen_report_seconds,
-            partial_cluster_seconds=config.bounds.room_seconds,
-        ),
+        _settings(config),
         (lambda: True) if leader is None else leader.may_act,
     )
     app = App(config, cached, reconciler, in_cluster=kubeconfig is None)

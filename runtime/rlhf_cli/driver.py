@@ -30,11 +30,16 @@ from rlhf_cli.command_errors import print_error
 from rlhf_cli.driver_log import DriverLog
 from rlhf_cli.folder_owner import FolderOwner, claim_folder, require_folder_of
 from rlhf_cli.manifests import annotate_lines, require_one_job
-from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices
 from rlhf_cli.rate_changes import changed_rates
 from rlhf_cli.recorded_run import classify_ending
-from rlhf_cli.resume import ON_CLUSTER, check_changes, open_store, prepare_run_folder
+from rlhf_cli.resume import (
+    ON_CLUSTER,
+    check_changes,
+    open_store,
+    prepare_run_folder,
+    start_facts,
+)
 from rlhf_cli.stopping import defer_signals, install_signal_handlers
 from rlhf_cli.train import TrainingTask, train
 from rlhf_cli.user_code import mounted_code
@@ -164,7 +169,8 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
             # A driver that is started again after the job's end only reports that end again.
             if not prepare_run_folder(folder, job, False, ready.lines, ON_CLUSTER):
                 return _report_earlier_result(folder, board, takeover)
-            changed = check_changes(job, folder, store, devices_text(plan), ready.lines, ON_CLUSTER)
+            facts = start_facts(plan, ready.python_path)
+            changed = check_changes(job, folder, store, facts, ready.lines, ON_CLUSTER)
             # Nodes may have to be created by an autoscaler, which the manifest's deadline allows
             # for.
             nodes_deadline_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)

@@ -139,7 +139,10 @@ def _evaluate(
         site = OneMachine(fork_server)
         recorder = RunRecorder(folder, make_progress(sys.stderr), TrackerGroup({}))
         record = replace(
-            run_record(job, plan, folder), algorithm=EVALUATION, total_steps=0, warm_start_steps=0
+            run_record(job, plan, folder, checked.python_path),
+            algorithm=EVALUATION,
+            total_steps=0,
+            warm_start_steps=0,
         )
         with recorded_run(job, plan, recorder, record, site, stop) as open_site:
             for notice in (*checked.warnings, *unchecked_notices(checked), standby_notice):

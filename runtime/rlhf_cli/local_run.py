@@ -14,10 +14,9 @@ from rlhf_api.spec.checkpoint import StartMode
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.manifests import STDIN, annotate_lines, require_one_job
-from rlhf_cli.planning import devices_text
 from rlhf_cli.preflight import CheckedJob, RunTarget, preflight, unchecked_notices
 from rlhf_cli.rate_changes import changed_rates
-from rlhf_cli.resume import check_changes, open_store, prepare_run_folder
+from rlhf_cli.resume import check_changes, open_store, prepare_run_folder, start_facts
 from rlhf_cli.stopping import install_signal_handlers
 from rlhf_cli.user_code import user_code
 from rlhf_flow.jobs.lint import lint_job
@@ -120,7 +119,8 @@ def _train(
         return
     # Compared before workers start, since a difference that is not allowed ends the run.
     graphs, plan = checked.planned
-    changed = check_changes(job, folder, store, devices_text(plan), checked.lines)
+    facts = start_facts(plan, checked.python_path)
+    changed = check_changes(job, folder, store, facts, checked.lines)
     fork_server, standby_notice = choose_fork_server(plan.device, plan.standby)
     with closing(fork_server), with_resume_hint(command, folder, store):
         # Imported here, so that Ray and the libraries of workers are imported at the same time.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rlhf_api.plan import GraphName, Plan, Pool
-    from rlhf_api.plan_estimate import ComparedSize, PoolPart
+    from rlhf_api.plan_estimate import ComparedSize, ConversationEstimate, PoolPart
     from rlhf_flow.trace.graph import Graph
     from rlhf_planner.simulation.simulate import Simulation
 
@@ -174,10 +174,28 @@ def times_text(plan: Plan) -> str:
         f"{'Layers as measured on' if estimate.is_measured else 'Arithmetic from data sheets of'} "
         f"{devices}, for prompts of {lengths} tokens on average, without verifiers."
     )
+    if estimate.conversations is not None:
+        text += f" {_conversations_text(estimate.conversations, estimate.step_seconds)}"
     # CPUs have no data sheets that fit: their speed depends on caches and on other processes.
     if plan.device is Device.CPU and not estimate.is_measured:
         return f"{text} On CPUs it is no more than an order of magnitude."
     return text
+
+
+def _conversations_text(conversations: ConversationEstimate, step_seconds: float) -> str:
+    from rlhf_planner.timeline.rows import format_time
+
+    turns = f"Conversations have {conversations.turns:.3g} turns on average"
+    if not conversations.tool_seconds:
+        return (
+            f"{turns}; tools take no time, unless rollout.environment.expectedToolSeconds says so."
+        )
+    wait = conversations.wait_seconds
+    share = wait / step_seconds if step_seconds else 0.0
+    return (
+        f"{turns}, and tools take {format_time(conversations.tool_seconds)} for a turn: engines "
+        f"wait for them {format_time(wait)} of a step ({share:.0%})."
+    )
 
 
 def write_page(plans: Sequence[tuple[Mapping[GraphName, Graph], Plan]], file: Path) -> None:

@@ -105,6 +105,7 @@ def preflight(
             findings,
             one_machine=target.one_machine,
             has_code=path is not None,
+            python_path=path or (),
         )
         _with_lines(_without_consequences(gathered.errors), target.lines).raise_all()
         graphs_and_plan = None if graphs is None or plan is None else (graphs, plan)

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NoReturn
@@ -25,6 +25,7 @@ from rlhf_runtime.controller.worker_sites import Site
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.errors import RayFailed
 from rlhf_runtime.faults import Fault
+from rlhf_runtime.journal.settings_digest import code_digest
 from rlhf_runtime.telemetry.errors import CannotRecord
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -87,7 +88,9 @@ def recorded_run(
         watch.close()
 
 
-def run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:
+def run_record(
+    job: RLHFJob, plan: Plan, folder: RunFolder, python_path: Sequence[str]
+) -> RunRecord:
     """The begin of a run by this command."""
     warm_start = job.spec.schedule.warm_start
     return RunRecord(
@@ -100,6 +103,7 @@ def run_record(job: RLHFJob, plan: Plan, folder: RunFolder) -> RunRecord:
         workers_started=time.time(),
         warm_start_steps=0 if warm_start is None else warm_start.max_steps,
         command=shlex.join(["rlhf", *sys.argv[1:]]),
+        code=code_digest(python_path),
     )
 
 

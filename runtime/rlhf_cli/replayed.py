@@ -86,9 +86,9 @@ def find_conversations(folder: RunFolder, query: ReplayQuery) -> list[ReplayedCo
         if sample.conversation is not None
     ]
     position = Position(query.step, query.evaluation)
-    recorded = [
-        one for one in read_conversations(folder.journal, position) if one.prompt_id is not None
-    ] or [_of_sample(sample) for sample in sampled]
+    recorded = read_conversations(folder.journal, position)
+    if not recorded:
+        recorded = [_of_sample(sample) for sample in sampled]
     if not recorded:
         raise NoConversation(
             f"no conversations of this pass: got {pass_name(query.kind, query.step)} of "
@@ -96,7 +96,7 @@ def find_conversations(folder: RunFolder, query: ReplayQuery) -> list[ReplayedCo
         )
     of_prompt = [one for one in recorded if one.prompt_id == query.prompt]
     if not of_prompt:
-        prompts = listed(sorted({one.prompt_id for one in recorded if one.prompt_id is not None}))
+        prompts = listed(sorted({one.prompt_id for one in recorded}))
         raise NoConversation(
             f"no conversations of this prompt: got prompt {query.prompt} in "
             f"{pass_name(query.kind, query.step)}, allowed {prompts}; give one of these"
@@ -136,7 +136,7 @@ def _allowed_passes(folder: RunFolder) -> str:
     passes = {
         (position.is_evaluation, position.step)
         for position in recorded_passes(folder.journal)
-        if any(one.prompt_id is not None for one in read_conversations(folder.journal, position))
+        if read_conversations(folder.journal, position)
     }
     for kind in SampleKind:
         passes |= {
@@ -146,8 +146,8 @@ def _allowed_passes(folder: RunFolder) -> str:
         }
     if not passes:
         return (
-            "which has none: the job has no rollout.environment, no step has ended yet, or the run "
-            "is of an older release; give the folder of a run with tools"
+            "which has none: the job has no rollout.environment, or no step has ended yet; give "
+            "the folder of a run with tools"
         )
     steps = sorted(step for is_evaluation, step in passes if not is_evaluation)
     evaluations = sorted(step for is_evaluation, step in passes if is_evaluation)

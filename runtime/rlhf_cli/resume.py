@@ -10,6 +10,7 @@ from typing import Any
 
 from rlhf_api.changes import differences, refused_changes, spec_document, with_new_defaults
 from rlhf_api.errors import ManifestError
+from rlhf_api.plan import Plan
 from rlhf_api.problems import Problem
 from rlhf_api.reading.model_errors import format_value
 from rlhf_api.spec.job import RLHFJob, RLHFJobSpec
@@ -17,10 +18,12 @@ from rlhf_cli.checkpoint_lookup import checkpoint_address
 from rlhf_cli.earlier_run import put_aside, read_job
 from rlhf_cli.local_jobs import with_resolved_paths
 from rlhf_cli.manifests import LineContext
+from rlhf_cli.planning import devices_text
 from rlhf_runtime.checkpoint.storage import require_persistent, storage_unusable
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.early_stop import early_stop
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed
+from rlhf_runtime.journal.settings_digest import code_digest
 from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome, RunRecords
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.run_recorder import RunRecorder
@@ -47,6 +50,31 @@ ON_CLUSTER = Advice(
     "run aside, or with another checkpoint.storage.persistentVolumeClaim.subPath",
     "schedule.steps",
 )
+
+
+@dataclass(frozen=True)
+class StartFacts:
+    """Facts about this start that are compared with the last one; empty: not compared.
+
+    devices: as text.
+    code: digest of the user's code.
+    """
+
+    devices: str = ""
+    code: str = ""
+
+
+NO_FACTS = StartFacts()
+
+
+def start_facts(plan: Plan, python_path: Sequence[str]) -> StartFacts:
+    """Return the facts about this start.
+
+    Args:
+        plan: of the job.
+        python_path: folders of the user's code.
+    """
+    return StartFacts(devices_text(plan), code_digest(python_path))
 
 
 def prepare_run_folder(
@@ -191,7 +219,7 @@ def check_changes(
     job: RLHFJob,
     folder: RunFolder,
     store: CheckpointStore,
-    devices: str = "",
+    start: StartFacts = NO_FACTS,
     lines: LineContext = nullcontext,
     advice: Advice = ON_MACHINE,
 ) -> list[str]:
@@ -201,7 +229,7 @@ def check_changes(
         job: the current manifest.
         folder: of the run.
         store: of its checkpoints.
-        devices: current devices as text; empty: they are not compared.
+        start: devices and code now.
         lines: adds line numbers of the manifest.
         advice: for messages.
 
@@ -235,7 +263,7 @@ def check_changes(
         )
     return [
         *_changed_fields(job, folder, saved),
-        *_changed_devices(folder, devices),
+        *_changed_facts(folder, start),
     ]
 
 
@@ -265,11 +293,20 @@ def _changed_fields(
         )
 
 
-def _changed_devices(folder: RunFolder, devices: str) -> Iterator[str]:
-    """A sentence if the devices differ from the last start's."""
+def _changed_facts(folder: RunFolder, start: StartFacts) -> Iterator[str]:
+    """Yield a sentence if the devices differ from the last start's, and one if the code does."""
     runs = folder.read().runs if folder.metrics.exists() else ()
-    if devices and runs and runs[-1].devices != devices:
-        yield f"other devices than at the last start: {devices} now, {runs[-1].devices} then"
+    if not runs:
+        return
+    last = runs[-1]
+    if start.devices and last.devices != start.devices:
+        yield f"other devices than at the last start: {start.devices} now, {last.devices} then"
+    # Earlier releases have not recorded the code.
+    if start.code and last.code and last.code != start.code:
+        yield (
+            "other code than at the last start: Python files of spec.code or of the current "
+            "folder differ; the steps from here on run with those of now"
+        )
 
 
 def _difference_texts(

@@ -25,6 +25,7 @@ from rlhf_runtime.controller.supervise import supervise
 from rlhf_runtime.controller.worker_sites import Site
 from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.disk_space import require_space
+from rlhf_runtime.environments.errors import EnvironmentsFailed
 from rlhf_runtime.errors import StorageFailed
 from rlhf_runtime.faults import DRIVER, Fault, announce, pending_faults
 from rlhf_runtime.journal.folder import JournalFolder, Position
@@ -82,7 +83,7 @@ def train(task: TrainingTask) -> str:
         store, job.spec.checkpoint, spec_document(job.spec), recorder, task.plan, journal
     )
     has_run = folder.metrics.exists()
-    record = run_record(job, task.plan, folder)
+    record = run_record(job, task.plan, folder, task.python_path)
     try:
         with recorded_run(job, task.plan, recorder, record, task.site, task.stop) as open_site:
             note_checkpoint_mismatch(store, has_run, recorder)
@@ -126,7 +127,7 @@ def _run_to_end(
         )
 
     finished = supervise(
-        partial(_run_workers, start, task.folder.model, partial(_note_failure, journal, recorder)),
+        partial(_run_workers, start, task.folder.model, partial(note_failure, journal, recorder)),
         saves,
         Restarts(task.job.spec.failure_policy),
         recorder,
@@ -191,7 +192,7 @@ def _run_workers(
     return finished
 
 
-def _note_failure(journal: JournalFolder, recorder: RunRecorder, error: BaseException) -> None:
+def note_failure(journal: JournalFolder, recorder: RunRecorder, error: BaseException) -> None:
     """Forget what the next workers must ask again.
 
     Raises:
@@ -199,6 +200,6 @@ def _note_failure(journal: JournalFolder, recorder: RunRecorder, error: BaseExce
     """
     if isinstance(error, CannotRecord):
         recorder.require_folder()
-    if isinstance(error, NothingScored):
+    if isinstance(error, NothingScored | EnvironmentsFailed):
         with suppress(CannotRecord):  # the error itself matters more
             journal.forget_from(Position(error.first_step, error.in_evaluation))

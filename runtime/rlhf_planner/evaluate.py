@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rlhf_api.calls import CallKind
 from rlhf_api.plan import GraphName, Plan, Pool
-from rlhf_api.plan_estimate import CallEstimate, StepEstimate
+from rlhf_api.plan_estimate import CallEstimate, ConversationEstimate, StepEstimate
 from rlhf_api.plan_memory import MemoryPlan
 from rlhf_flow.errors import DevicesUnknown
 from rlhf_planner.cost.batches import tokens_per_step
@@ -130,6 +131,23 @@ def _step_estimate(
                 bottleneck=seconds.bottleneck,
             )
             for call, seconds in estimate.calls.items()
+        ),
+        conversations=_conversations(problem, estimate),
+    )
+
+
+def _conversations(problem: PlanningProblem, estimate: Estimate) -> ConversationEstimate | None:
+    """Expected conversations. None: responses have one turn."""
+    workload, graph = problem.workload.conversations, problem.graphs[GraphName.STEP]
+    if workload is None:
+        return None
+    return ConversationEstimate(
+        turns=workload.turns,
+        sampled_share=workload.sampled_share,
+        tool_seconds=workload.tool_seconds,
+        wait_seconds=sum(
+            graph.expected_count(call.id) * estimate.calls[call.id].tools
+            for call in graph.calls_of_kind(CallKind.GENERATE)
         ),
     )
 

@@ -26,15 +26,28 @@ from ..scoring_service import scoring_service
 from ..waiting import wait_until
 from .installed import InstalledOperator
 from .job_on_cluster import JobOnCluster, Seen
-from .small_jobs import START_SECONDS, small_example, small_pool
+from .small_jobs import EXAMPLES, START_SECONDS, small_example, small_pool
 from .startup import startup_times
 from .volume import CheckpointVolume
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
-EXAMPLE = "01-sort-grpo.yaml"
-STEPS = 300
-MORE_STEPS = 320
+EXAMPLE = "18-calculator.yaml"
+STEPS = 120
+MORE_STEPS = 130
 """Of the manifest as it is edited."""
+ENVIRONMENT = {
+    "drawing.py": """
+import random
+
+from calculator import Calculator
+
+
+class Drawing(Calculator):
+    def reward(self) -> float:
+        return random.random()
+"""
+}
+"""A calculator whose objects never give the same reward twice."""
 END_SECONDS = 600
 REPEATED_STEPS = 10
 """A loss takes the steps that the newest complete checkpoint lacks: those in flight."""
@@ -46,12 +59,28 @@ CLOCK_SECONDS = 1.0
 
 
 def long_job() -> dict[str, Any]:
-    """The first example with a checkpoint after each step, for as long as it is troubled."""
+    """Conversations with a checkpoint after each step, for as long as the job is troubled."""
     job = small_example(EXAMPLE, small_pool("cpu", "6Gi"))
-    job["spec"]["schedule"]["steps"] = STEPS
-    job["spec"]["checkpoint"] = {"everySteps": 1}
-    job["spec"]["failurePolicy"] = {"backoffSeconds": 1}
+    spec = job["spec"]
+    spec["code"] = {"configMap": {"name": "environments"}}
+    spec["rollout"]["environment"]["entrypoint"] = "drawing:Drawing"
+    spec["rewards"].append({"name": "draw", "weight": 0.0, "environment": {}})
+    spec["schedule"].update(steps=STEPS, promptsPerStep=8)
+    del spec["schedule"]["evaluateEverySteps"]
+    spec["checkpoint"] = {"everySteps": 1}
+    spec["failurePolicy"] = {"backoffSeconds": 1}
     return job
+
+
+def environments() -> dict[str, Any]:
+    """The ConfigMap with the code of the job's environment."""
+    calculator = EXAMPLES / "environments" / "calculator.py"
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "environments"},
+        "data": {**ENVIRONMENT, calculator.name: calculator.read_text()},
+    }
 
 
 def rlhf(kubectl: Kubectl, *arguments: str) -> str:
@@ -100,6 +129,7 @@ def test_a_job_survives_its_pods_its_node_its_volume_an_upgrade_and_an_edit_and_
     # A service that never gives the same score twice.
     url = stack.enter_context(scoring_service(lambda sample: next(numbers), node_address(kubectl)))
     manifest["spec"]["rewards"].append({"name": "grade", "weight": 0.0, "http": {"url": url}})
+    kubectl.apply(namespace_of_jobs, environments())
     applied = time.time()
     kubectl.apply(namespace_of_jobs, manifest)
     job.until(has_done(1), START_SECONDS, "its first step")
@@ -275,11 +305,13 @@ def check_steps(folder: Path) -> None:
 
 
 def check_repeated_steps(folder: Path) -> None:
-    """Steps that ran again have the scores of the first time, which nobody would give again."""
-    scores = repeated(folder, "reward/grade")
-    print(f"\nsteps that ran again: {[*scores]}")
-    assert scores, "a checkpoint is complete only after the next step"
-    assert all(len({*values}) == 1 for values in scores.values()), scores
+    """Steps that ran again have the numbers of the first time, also those nobody gives twice."""
+    steps = repeated(folder)
+    print(f"\nsteps that ran again: {[*steps]}")
+    assert steps, "a checkpoint is complete only after the next step"
+    for runs in steps.values():
+        assert {"reward/grade", "reward/draw"} <= runs[0].keys()
+        assert all(run == runs[0] for run in runs), runs
 
 
 def check_files(

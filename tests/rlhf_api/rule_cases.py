@@ -71,6 +71,8 @@ EARLY_STOP = "spec.schedule={steps: 10, promptsPerStep: 4, earlyStop: {patience:
 """What other fields of the schedule follow, and a closing brace."""
 HEADERS = "spec.rewards=[{http: {url: 'http://judge/score', headers: "
 """A list of headers and }}] follow."""
+SERVER = "spec.rollout.environment={servers: {web: "
+"""A server of tools and }} follow."""
 JUDGE = "spec.rewards=[{judge: {url: 'http://judge/v1', model: m, "
 """A prompt and }}] follow."""
 SOURCES = "spec.data.train={sources: [{name: sums, path: /s}, {name: code, path: /c}]}"
@@ -846,11 +848,31 @@ CREATED: dict[str, Case] = {
     ),
     "an environment without tools": Case(
         ("spec.rollout.environment={parameters: {digits: 2}}",),
-        *("spec.rollout.environment", "allowed entrypoint, classes or tools; name a class in"),
+        *("spec.rollout.environment", "allowed entrypoint, classes, tools or servers; name a cl"),
+    ),
+    "a server of tools without an address": Case(
+        (f"{SERVER}{{tools: [look]}}}}}}",),
+        *("spec.rollout.environment.servers[web]", "exactly one of command, url is needed"),
+    ),
+    "a header for a server that is no address": Case(
+        (f"{SERVER}{{command: [serve], header: {{name: A, valueFromEnv: TOKEN}}}}}}}}",),
+        *("spec.rollout.environment.servers[web].header", "allowed header with url; remove it"),
+    ),
+    "a header that a request to a server of tools sets itself": Case(
+        (f"{SERVER}{{url: 'http://a/mcp', header: {{name: Host, valueFromEnv: TOKEN}}}}}}}}",),
+        *("spec.rollout.environment.servers[web].header.name", "got Host, allowed any other"),
     ),
     "one class for all rows, and classes by name": Case(
         ("spec.rollout.environment={entrypoint: 'a:B', classes: {c: 'a:C'}}",),
         *("spec.rollout.environment.classes", "allowed entrypoint or classes; remove one of them"),
+    ),
+    "more turns on average than at most": Case(
+        ("spec.rollout.environment={tools: ['a:b'], expectedTurns: 2.5, limits: {turns: 2}}",),
+        *("spec.rollout.environment.expectedTurns", "allowed at most limits.turns"),
+    ),
+    "calls of a turn that take longer on average than at most": Case(
+        ("spec.rollout.environment={tools: ['a:b'], expectedToolSeconds: 60.5}",),
+        *("spec.rollout.environment.expectedToolSeconds", "allowed at most limits.turnSeconds"),
     ),
     "a treatment of conversations without an environment": Case(
         ("spec.rollout.onStop.TurnLimit=Mask",),
@@ -995,6 +1017,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "responses that are cut off": (
         "spec.rollout={expectedTruncated: 0.2, expectedResponseTokens: 256}",
+    ),
+    "as many turns, and calls that take as long, as at most": (
+        "spec.rollout.environment={tools: ['a:b'], expectedTurns: 8, expectedToolSeconds: 60, "
+        "expectedSampled: 1}",
     ),
     "responses that are all cut off": (
         "spec.rollout={expectedTruncated: 0.99, expectedResponseTokens: 1024}",

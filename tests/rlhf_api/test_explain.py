@@ -64,6 +64,11 @@ def test_an_object_lists_its_fields_with_type_default_and_first_sentence() -> No
     assert "  warmStart <WarmStartSpec>\n" in text
 
 
+def test_a_path_may_leave_spec_out() -> None:
+    assert explain("rollout.environment") == explain("spec.rollout.environment")
+    assert explain("metadata.name").startswith("KIND:")
+
+
 def test_the_tree_shows_all_levels() -> None:
     text = explain(recursive=True)
     assert "        source <ModelSource> -required-\n          huggingFace <string>\n" not in text

@@ -413,6 +413,23 @@ def test_a_call_is_explained_by_what_else_it_could_take(tmp_path: Path) -> None:
     assert code == 2 and "got actor.trian, allowed actor." in err
 
 
+def test_waits_for_tools_are_shown(tmp_path: Path) -> None:
+    path, text = tmp_path / "job.yaml", job()
+    limits = "{tools: ['a:b'], limits: {turns: 3}, concurrency: 1"
+    for seconds, said in (
+        ("", "Conversations have 2 turns on average; tools take no time, unless rollout."),
+        (", expectedToolSeconds: 9", "and tools take 9.0 s for a turn: engines wait for them"),
+    ):
+        environment = f", environment: {limits}{seconds}}}}}"
+        path.write_text(text.replace("maxResponseTokens: 8}", f"maxResponseTokens: 8{environment}"))
+        code, out, _ = run(str(path))
+        assert code == 0 and said in out
+    # 16 conversations of one node, one at a time, with two turns each.
+    estimate = json.loads(run(str(path), "-o", "json")[1])["estimate"]["conversations"]
+    assert estimate["waitSeconds"] == pytest.approx(16 * 9, rel=1e-6)
+    assert (estimate["turns"], estimate["toolSeconds"]) == (2, 9)
+
+
 LONG_TAIL = """
 apiVersion: rlhf-operator.dev/v1alpha1
 kind: RLHFJob

@@ -13,7 +13,13 @@ from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.manifests import annotate_lines
 from rlhf_cli.recorded_run import manifest_text
-from rlhf_cli.resume import check_changes, note_checkpoint_mismatch, open_store, prepare_run_folder
+from rlhf_cli.resume import (
+    StartFacts,
+    check_changes,
+    note_checkpoint_mismatch,
+    open_store,
+    prepare_run_folder,
+)
 from rlhf_runtime.checkpoint.record import CheckpointRecord
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageUnusable
@@ -222,23 +228,36 @@ def test_a_resume_tells_every_field_that_differs_and_which_value_is_in_force(
         EXAMPLE, ["spec.schedule.steps=9", "spec.models.actor.training.learningRate=0.1"]
     )
     folder.write_manifest(manifest_text(before))
-    told = check_changes(job_of(12), folder, store, "2 CPU ranks")
+    told = check_changes(job_of(12), folder, store, StartFacts("2 CPU ranks"))
     assert told == [
         "differs from the last start: spec.models.actor.training.learningRate is 0.0002, "
         "which is in force now, and was 0.1",
         "differs from the last start: spec.schedule.steps is 12, which is in force now, and was 9",
         "other devices than at the last start: 2 CPU ranks now, 1 CPU rank then",
     ]
-    assert check_changes(before, folder, store, "1 CPU rank") == []
+    assert check_changes(before, folder, store, StartFacts("1 CPU rank")) == []
     empty = RunFolder(tmp_path / "none")
-    assert check_changes(job_of(12), empty, store, "2 CPU ranks") == []
+    assert check_changes(job_of(12), empty, store, StartFacts("2 CPU ranks")) == []
     store.begin(4)
     store.commit(CheckpointRecord(4, 1, spec_document(before.spec)))
-    told = check_changes(job_of(12), empty, store, "2 CPU ranks")
+    told = check_changes(job_of(12), empty, store, StartFacts("2 CPU ranks"))
     assert [line.partition(" is ")[0] for line in told] == [
         "differs from the checkpoint: spec.models.actor.training.learningRate",
         "differs from the checkpoint: spec.schedule.steps",
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_noted"), [("a", "b", True), ("a", "a", False), ("", "b", False)]
+)
+def test_other_code_is_noted(tmp_path: Path, before: str, now: str, is_noted: bool) -> None:
+    folder = folder_with(tmp_path, replace(BEGUN, code=before), TRAINED)
+    folder.write_manifest(manifest_text(job_of(9)))
+    store = CheckpointStore(str(tmp_path / "saved"))
+    noted = check_changes(job_of(9), folder, store, StartFacts(code=now))
+    assert [text.partition(":")[0] for text in noted] == (
+        ["other code than at the last start"] if is_noted else []
+    )
 
 
 def test_a_checkpoint_of_a_release_with_fewer_fields_resumes(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from rlhf_api.on_cluster import OWN_CONTAINERS, OWN_VOLUMES
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.pod.template import PodTemplate
+from rlhf_api.spec.pod.volumes import is_reserved_path
 from rlhf_api.status import JobPhase
 from rlhf_operator.apply.build.owned_objects import config_map
 from rlhf_operator.apply.build.ray_cluster import ray_cluster
@@ -22,6 +24,7 @@ from rlhf_operator.observe.planner import plan_key
 from rlhf_operator.observe.pod_policy import find_pods_not_allowed
 
 from ..rlhf_api.pod_cases import EVERYTHING
+from . import test_build_cluster as clusters
 from .test_build_cluster import ALLOWED_VOLUMES, GPUS, OWNER, containers, environment, pods
 from .world import World, manifest
 
@@ -96,6 +99,16 @@ def test_pods_with_every_field_still_meet_the_restricted_profile() -> None:
             own = container["securityContext"]
             assert own["allowPrivilegeEscalation"] is False and own["runAsNonRoot"] is True
             assert own["capabilities"] == {"drop": ["ALL"]} and own["readOnlyRootFilesystem"]
+
+
+def test_templates_cannot_take_the_names_and_paths_of_the_operator() -> None:
+    made = pods(clusters.cluster(**clusters.EVERYTHING))
+    of_kuberay = {"ray-logs", "wait-gcs-ready", "autoscaler"}
+    volumes = {volume["name"] for pod in made for volume in pod["spec"]["volumes"]}
+    assert volumes == {*OWN_VOLUMES} - of_kuberay
+    names = {container["name"] for pod in made for container in containers(pod)}
+    assert names == {*OWN_CONTAINERS} - of_kuberay
+    assert all(is_reserved_path(path) for pod in made for path in mounts(pod))
 
 
 def test_sidecars_start_first_and_init_containers_find_the_jobs_folder() -> None:

@@ -37,6 +37,8 @@ JUDGE = {
     }
 }
 
+WEB = {"url": "http://web/mcp", "header": {"name": "X-Key", "valueFromEnv": "WEB_KEY"}}
+
 
 def test_a_job_trains_and_succeeds(world: World) -> None:
     world.submit(manifest())
@@ -222,6 +224,11 @@ def test_a_claim_that_is_made_later_is_noticed_without_an_event(world: World) ->
             {"rewards": [JUDGE], "env": [{"name": "OTHER", "value": "1"}]},
             "VariableNotSet",
             "got JUDGE_TOKEN, allowed a name in spec.env",
+        ),
+        (
+            {"rollout": {"samplesPerPrompt": 2, "environment": {"servers": {"web": WEB}}}},
+            "VariableNotSet",
+            "spec.rollout.environment.servers[web].header takes a value from a variable that",
         ),
         (
             {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "other"}}}},

@@ -199,3 +199,51 @@ def test_unknown_gpus_have_no_estimate_and_the_plan_says_so(job: Any, gpu: str |
     _, plan = planned(job(**large()), gpus(gpu=gpu))
     assert plan.estimate is None
     assert plan.reasons[-1].startswith("times are not estimated: how fast a device is is unknown")
+
+
+def test_waits_for_tools_are_told_apart_from_generation(job: Any) -> None:
+    """Conversations on one GPU, whose tools take a minute for a turn; all else takes as long."""
+
+    def estimates(**environment: Any) -> tuple[Plan, Any]:
+        rollout: dict[str, Any] = dict(large()["rollout"])
+        if environment:
+            rollout["environment"] = {"tools": ["a:b"], **environment}
+        pool = gpus().model_copy(update={"devices_per_node": 1, "memory_bytes_per_device": 10**12})
+        found = planned(job(**large(rollout=rollout)), pool)
+        return found.plan, evaluate(*found, {"a": H100})
+
+    plain, quick, slow = (
+        estimates(),
+        estimates(expectedTurns=3),
+        estimates(expectedTurns=3, expectedToolSeconds=60),
+    )
+    assert plain[0].estimate is not None and plain[0].estimate.conversations is None
+    calls = [each.calls for _, each in (plain, quick, slow)]
+    assert [each["actor.generate"].tools > 0 for each in calls] == [False, False, True]
+    # All tokens count, of turns and answers; calls also read which of them were sampled.
+    computing = [
+        {call: replace(parts, transfer=0.0) for call, parts in each.items()} for each in calls
+    ]
+    assert {c for c, parts in computing[0].items() if computing[2][c] != parts} == {
+        "actor.generate"
+    }
+    told = slow[0].estimate
+    assert told is not None and told.conversations is not None
+    assert told.conversations.wait_seconds == calls[2]["actor.generate"].tools
+    assert (told.conversations.turns, told.conversations.tool_seconds) == (3, 60)
+    step = slow[1].step_seconds - quick[1].step_seconds
+    # The last conversations also decode a little meanwhile.
+    assert told.conversations.wait_seconds == pytest.approx(step, rel=0.01)
+
+
+def test_rounds_of_conversations_wait_as_often_as_they_are_expected(job: Any) -> None:
+    rollout = {"samplesPerPrompt": 4, "maxPromptTokens": 32, "maxResponseTokens": 32}
+    environment = {"tools": ["a:b"], "expectedToolSeconds": 5, "order": "Fastest"}
+    made = job(algorithm={"type": "DAPO"}, rollout=rollout | {"environment": environment})
+    found = planned(made, cpus(1))
+    (site,) = (call.call for call in found.plan.calls if call.kind is CallKind.GENERATE)
+    count = found.problem.graphs[GraphName.STEP].expected_count(site)
+    calls = evaluate(*found, hardware_of_pools(found.plan.pools)).calls
+    told = found.plan.estimate
+    assert count > 1 and told is not None and told.conversations is not None
+    assert told.conversations.wait_seconds == pytest.approx(count * calls[site].tools)

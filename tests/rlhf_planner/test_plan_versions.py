@@ -46,3 +46,10 @@ def test_other_versions_and_damaged_plans_are_refused(job: MakeJob, damage: Any)
     document = as_version_2(planned(job, Device.CPU)) | damage
     with pytest.raises(ValidationError):
         Plan.model_validate(document)
+
+
+def test_a_plan_without_later_fields_is_read(job: MakeJob) -> None:
+    plan = planned(job, Device.CPU)
+    document = json.loads(plan.model_dump_json(by_alias=True))
+    del document["estimate"]["conversations"]
+    assert Plan.model_validate_json(json.dumps(document)) == plan

@@ -18,12 +18,12 @@ def step_metrics(folder: Path) -> list[dict[str, float]]:
     return [record["metrics"] for record in records(folder, "step")]
 
 
-def repeated(folder: Path, metric: str) -> dict[int, list[float]]:
-    """Values of a metric by step, of the steps that ran several times."""
-    values: dict[int, list[float]] = {}
+def repeated(folder: Path) -> dict[int, list[dict[str, float]]]:
+    """Metrics by step that do not depend on the machine's pace, of steps that ran several times."""
+    values: dict[int, list[dict[str, float]]] = {}
     for record in records(folder, "step"):
-        values.setdefault(record["step"], []).append(record["metrics"][metric])
-    return {step: found for step, found in values.items() if len(found) > 1}
+        values.setdefault(record["step"], []).append(without_pace(record["metrics"]))
+    return {step: runs for step, runs in values.items() if len(runs) > 1}
 
 
 def reproducible(folder: Path) -> list[tuple[str, int, dict[str, float]]]:

@@ -13,6 +13,7 @@ from rlhf_api.reading.fields import NO_DEFAULT, FieldDoc, contract
 from rlhf_api.reading.suggestions import paths_named, suggest
 
 _WIDTH = 96
+_SPEC = "spec"
 _INDEX = re.compile(r"\[\d*\]")
 _KEY = re.compile(r"\[([^\[\]]+)\]|<[^<>]*>|[^.\[\]<>]+")
 
@@ -20,8 +21,8 @@ _KEY = re.compile(r"\[([^\[\]]+)\]|<[^<>]*>|[^.\[\]<>]+")
 def explain(path: str = "", *, recursive: bool = False) -> str:
     """Explain the field at a path such as spec.models.actor.source; the complete manifest for "".
 
-    Indices of lists and keys of maps may be left out (spec.rewards.function). With `recursive` the
-    complete tree below the field is listed instead of one level.
+    `spec`, indices of lists and keys of maps may be left out (rewards.function). With `recursive`
+    the complete tree below the field is listed instead of one level.
 
     Raises:
         UnknownFieldError: there is no such field; the message names similar ones.
@@ -58,7 +59,14 @@ def find_field(path: str) -> FieldDoc:
 
 def _segments(path: str) -> list[str]:
     names = [match.group(1) or match.group(0) for match in _KEY.finditer(_INDEX.sub("", path))]
-    return names[1:] if names and names[0].lower() == KIND.lower() else names
+    if not names:
+        return names
+    if names[0].lower() == KIND.lower():
+        return names[1:]
+    # Messages and guides leave spec out.
+    spec = contract().field(_SPEC)
+    is_below = contract().field(names[0]) is None and spec is not None and spec.field(names[0])
+    return [_SPEC, *names] if is_below else names
 
 
 def _member(node: FieldDoc, segment: str) -> FieldDoc | None:

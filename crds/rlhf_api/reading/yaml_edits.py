@@ -46,9 +46,7 @@ def set_field(text: str, number: int, path: FieldPath, value: Any) -> str:
     Raises:
         CannotEdit: the field is repeated by an alias, or has an unsupported style.
     """
-    # A copy by JSON, in which aliases share no values.
-    before = json.loads(json.dumps([document.value for document in read_documents(text)[0]]))
-    roots = [root for root in yaml.compose_all(text, Loader=yaml.SafeLoader) if _has_value(root)]
+    before, roots = _read(text)
     edited = _edited(text, roots[number], path, value)
     assign(before[number], path, value)
     documents, problems = read_documents(edited)
@@ -69,8 +67,7 @@ def rename_field(text: str, number: int, path: FieldPath, name: str) -> str:
     Raises:
         CannotEdit: the field is within an alias, or the new name exists.
     """
-    before = json.loads(json.dumps([document.value for document in read_documents(text)[0]]))
-    roots = [root for root in yaml.compose_all(text, Loader=yaml.SafeLoader) if _has_value(root)]
+    before, roots = _read(text)
     holder, parent = before[number], roots[number]
     for segment in path[:-1]:
         holder, parent = holder[segment], _child(parent, segment, path)
@@ -83,6 +80,14 @@ def rename_field(text: str, number: int, path: FieldPath, name: str) -> str:
     if [document.value for document in read_documents(edited)[0]] != before:
         raise CannotEdit(f"{path_text(path)} cannot be renamed without changing more of the text")
     return edited
+
+
+def _read(text: str) -> tuple[list[Any], list[Node]]:
+    """Return the values and the nodes of a text's documents."""
+    # A copy by JSON, in which aliases share no values.
+    values = json.loads(json.dumps([document.value for document in read_documents(text)[0]]))
+    composed = yaml.compose_all(text, Loader=yaml.SafeLoader)
+    return values, [root for root in composed if _has_value(root)]
 
 
 def _has_value(root: Node | None) -> bool:

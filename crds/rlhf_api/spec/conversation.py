@@ -7,14 +7,22 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rlhf_api.base import IDENTIFIER_PATTERN, Contract, Count, Entrypoint, Fraction, Identifier
+from rlhf_api.base import (
+    Contract,
+    Count,
+    Entrypoint,
+    Fraction,
+    Identifier,
+    NonNegativeFloat,
+)
 from rlhf_api.quantity import Quantity
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.algorithm import ParameterValue
+from rlhf_api.spec.tool_servers import ToolServer, VariableName
 
 MAX_TOOLS = 64
-VariableName = Annotated[str, Field(pattern=IDENTIFIER_PATTERN, max_length=256)]
 MAX_CLASSES = 16
+MAX_SERVERS = 16
 
 
 class ToolFormat(StrEnum):
@@ -64,7 +72,7 @@ class ConversationLimits(Contract):
     """Limits of one conversation. Times are those that its tools take, not those of generation."""
 
     turns: Annotated[int, Field(ge=1, le=1000)] = 8
-    """Most turns of the model."""
+    """Largest number of turns of the model."""
     answer_tokens: Count = 512
     """Longest answer of a tool; a longer one is cut."""
     answer_cut: CutSide = CutSide.END
@@ -72,7 +80,7 @@ class ConversationLimits(Contract):
     call_seconds: Count = 10
     """Longest time of one call."""
     turn_seconds: Count = 60
-    """Longest time of all calls of a turn."""
+    """Longest time of all calls of a turn, of reset, and of reward."""
     episode_seconds: Count = 600
     """Longest time of all calls of a conversation, of reset and of reward."""
     parallel_calls: Annotated[int, Field(ge=1, le=64)] = 8
@@ -95,23 +103,35 @@ class TurnCredit(Contract):
 
 
 def _has_tools(spec: EnvironmentSpec) -> list[Violation]:
-    return violation_if(spec.entrypoint is None and not spec.classes and not spec.tools)
+    return violation_if(not (spec.entrypoint or spec.classes or spec.tools or spec.servers))
 
 
 def _one_kind_of_class(spec: EnvironmentSpec) -> list[Violation]:
     return violation_if(spec.entrypoint is not None and bool(spec.classes))
 
 
+def _expected_turns_are_allowed(spec: EnvironmentSpec) -> list[Violation]:
+    expected, limit = spec.expected_turns, spec.limits.turns
+    is_more = expected is not None and expected > limit
+    return violation_if(is_more, expected, f"at most limits.turns, {limit}")
+
+
+def _expected_tools_are_allowed(spec: EnvironmentSpec) -> list[Violation]:
+    expected, limit = spec.expected_tool_seconds, spec.limits.turn_seconds
+    return violation_if(expected > limit, expected, f"at most limits.turnSeconds, {limit}")
+
+
 class EnvironmentSpec(Contract):
-    """The environment of conversations: a class with tools, or functions."""
+    """The environment of conversations: a class with tools, functions, or servers of tools."""
 
     validations: ClassVar = (
         Rule(
             holds="has(self.entrypoint) || has(self.classes) && size(self.classes) > 0 || "
-            "has(self.tools) && size(self.tools) > 0",
+            "has(self.tools) && size(self.tools) > 0 || "
+            "has(self.servers) && size(self.servers) > 0",
             what="an environment without tools",
-            allowed="entrypoint, classes or tools",
-            do="name a class in entrypoint, or functions in tools",
+            allowed="entrypoint, classes, tools or servers",
+            do="name a class in entrypoint, functions in tools, or servers of tools",
             check=_has_tools,
         ),
         Rule(
@@ -121,6 +141,22 @@ class EnvironmentSpec(Contract):
             do="remove one of them",
             field=".classes",
             check=_one_kind_of_class,
+        ),
+        Rule(
+            holds="!has(self.expectedTurns) || self.expectedTurns <= double(self.limits.turns)",
+            what="more turns on average than at most",
+            allowed="at most limits.turns",
+            do="lower it, or raise limits.turns",
+            field=".expectedTurns",
+            check=_expected_turns_are_allowed,
+        ),
+        Rule(
+            holds="self.expectedToolSeconds <= double(self.limits.turnSeconds)",
+            what="calls of a turn that take longer on average than at most",
+            allowed="at most limits.turnSeconds",
+            do="lower it, or raise limits.turnSeconds",
+            field=".expectedToolSeconds",
+            check=_expected_tools_are_allowed,
         ),
     )
 
@@ -135,6 +171,10 @@ class EnvironmentSpec(Contract):
     """Passed to the class as keyword arguments."""
     tools: Annotated[tuple[Entrypoint, ...], Field(max_length=MAX_TOOLS)] = ()
     """Functions as `package.module:function` that are tools, too. Default: none."""
+    servers: Annotated[dict[Identifier, ToolServer], Field(max_length=MAX_SERVERS)] = {}
+    """Servers of the Model Context Protocol (MCP) by name, whose tools stand beside the others.
+    Each environment host has one connection to a server, which all its conversations share.
+    Default: none."""
     tool_format: ToolFormat | None = None
     """Text form of tool calls. Default: that of the actor's chat template."""
     limits: ConversationLimits = ConversationLimits()
@@ -147,7 +187,16 @@ class EnvironmentSpec(Contract):
     """Decode steps between the end of a turn and the entry of its answers, with order: Exact.
     Generation waits only for answers that take longer."""
     concurrency: Annotated[int, Field(ge=1, le=65536)] = 256
-    """Most conversations of a node at the same time, each with a process; others wait."""
+    """Largest number of conversations of a node at the same time, each with a process; others
+    wait."""
+    expected_turns: Annotated[float, Field(ge=1.0, le=1000.0)] | None = None
+    """Mean number of turns of a conversation, for estimates of times. Default: the middle of 1 and
+    limits.turns."""
+    expected_tool_seconds: NonNegativeFloat = 0.0
+    """Mean time of all calls of a turn, for estimates of times."""
+    expected_sampled: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Share of a response's tokens that the model samples, for estimates of times; the others are
+    answers. Default: answers have half of limits.answerTokens, and at most half of the response."""
     memory: Quantity | None = None
     """Memory that a conversation's process may allocate, such as 1Gi. Default: no limit."""
     allows_network: bool = False

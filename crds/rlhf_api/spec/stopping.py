@@ -35,18 +35,13 @@ class StopReason(StrEnum):
         """True if the response ended by itself: no limit cut it off."""
         return self in (StopReason.END_TOKEN, StopReason.STOP_TEXT)
 
-    @property
-    def is_failure(self) -> bool:
-        """True if a conversation's environment could not go on."""
-        return self in FAILURES
 
-
-FAILURES = (
+CONVERSATION_REASONS = (
+    StopReason.TURN_LIMIT,
     StopReason.TOOL_DEADLINE,
     StopReason.EPISODE_DEADLINE,
     StopReason.ENVIRONMENT_FAILED,
 )
-CONVERSATION_REASONS = (StopReason.TURN_LIMIT, *FAILURES)
 """Reasons for the end of conversations alone."""
 
 

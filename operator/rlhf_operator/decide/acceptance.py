@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from rlhf_api.spec.job import RLHFJob
@@ -109,16 +110,27 @@ def _check_variables(job: RLHFJob) -> Refusal | None:
     if may_have_further_variables(job):
         return None
     known = variables_of_all_workers(job)
+    for field, name in _header_variables(job):
+        if name not in known:
+            return Refusal(
+                "VariableNotSet",
+                f"{field} takes a value from a variable that not all pods have: got {name}, "
+                "allowed a name in spec.env; add it there, with valueFrom.secretKeyRef if it is "
+                "secret",
+            )
+    return None
+
+
+def _header_variables(job: RLHFJob) -> Iterator[tuple[str, str]]:
+    """Yield fields of headers, and the variables with their values."""
     for index, reward in enumerate(job.spec.rewards):
         for name in reward.service.variables if reward.service is not None else ():
-            if name not in known:
-                return Refusal(
-                    "VariableNotSet",
-                    f"spec.rewards[{index}].{reward.chosen}.headers takes a value from a variable "
-                    f"that not all pods have: got {name}, allowed a name in spec.env; add it "
-                    "there, with valueFrom.secretKeyRef if it is secret",
-                )
-    return None
+            yield f"spec.rewards[{index}].{reward.chosen}.headers", name
+    environment = job.spec.rollout.environment
+    for name, server in environment.servers.items() if environment is not None else ():
+        if server.header is not None:
+            field = f"spec.rollout.environment.servers[{name}].header"
+            yield field, server.header.value_from_env
 
 
 def _check_storage(job: RLHFJob, claim: ObservedClaim | None) -> Refusal | None:

@@ -14,7 +14,7 @@ HEAD = ("NAME", "PHASE", "STEP", "GPUS", "BUSY", "IDLE", "QUEUE", "OWNER", "AGE"
 
 
 def top_table(jobs: Iterable[Job], now: datetime, *, all_jobs: bool, with_namespaces: bool) -> str:
-    """A line of totals, a header, and a line for each job; those with the most GPUs first.
+    """A line of totals, a header, and a line per job; those with the most GPUs first.
 
     Args:
         all_jobs: also list ended jobs that hold no GPU.
@@ -59,7 +59,7 @@ def owner(job: Job) -> str:
     if label := _label(job, OWNER_LABEL):
         return label
     references = job.document["metadata"].get("ownerReferences") or ()
-    return next((f"{each['kind']}/{each['name']}" for each in references), "")
+    return next((f"{reference['kind']}/{reference['name']}" for reference in references), "")
 
 
 def _label(job: Job, name: str) -> str:

@@ -106,6 +106,7 @@ def generate_call_seconds(
         batch.response,
         _layers(model, links),
         links,
+        problem.workload.conversations,
     )
 
 

@@ -1,19 +1,16 @@
 """Times of GENERATE calls: prefill, decoding, and calls whose last responses are finished
 separately.
 
-Decoding. An engine of t ranks takes for a step with a sequences that hold C tokens in all
+Steps and passes of an engine are those of engine.py, conversations those of conversations.py.
 
-    L decode(block) + decode(head) + the host's work
-        + (2 L + 1) all-reduces of a h numbers + an all-gather of a V logits
+Decoding. Of n sequences at most c run at once: as many as the cache and the engine's limit hold.
+If n > c, a waiting one starts when one ends. Until none waits that takes (n - c) mean / c steps, in
+which c run with P + E[X^2] / (2 mean) tokens each (P of the prompt, the rest the mean age of a
+renewal process). Then the last c run out: after t steps c S(t) are left, with P + t tokens each,
+but at least one until the longest ends. For equal lengths the first part is n/c - 1 full waves.
 
-Of n sequences at most c run at once: as many as the cache and the engine's limit hold. If n > c, a
-waiting one starts when one ends. Until none waits that takes (n - c) mean / c steps, in which c run
-with P + E[X^2] / (2 mean) tokens each (P of the prompt, the rest the mean age of a renewal
-process). Then the last c run out: after t steps c S(t) are left, with P + t tokens each, but at
-least one until the longest ends. For equal lengths the first part is n/c - 1 full waves.
-
-Prefill. Prompts run through the model in passes of up to 8,192 tokens (`BATCHED_TOKENS`). Each of
-the call's engines gets full prompts, the same number or one more; the one with the most counts.
+Prefill. Each of the call's engines gets full prompts, the same number or one more; the one with the
+most counts.
 
 Cache. B bytes on a rank hold B / (bytes of a token's keys and values) tokens. Sequences that begin
 together need the most of it when c S(t) (P + t) is largest; if others follow, P + E[X^2] / (2 mean)
@@ -31,19 +28,26 @@ Source: RLHFuse (arXiv 2409.13221), inter-stage fusion.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import inf
 
 from rlhf_api.mesh import Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
-from rlhf_planner.cost.collectives import Group, Links
-from rlhf_planner.cost.layers import LayerCut, LayerKind, LayerSeconds, LayerTime
+from rlhf_planner.cost.collectives import Links
+from rlhf_planner.cost.conversations import (
+    Turns,
+    answer_seconds,
+    live_at_once,
+    live_per_engine,
+    turns_of,
+)
+from rlhf_planner.cost.engine import Engine, engine_of, prefill_seconds
+from rlhf_planner.cost.layers import LayerSeconds
 from rlhf_planner.cost.micro_batches import Lengths
 from rlhf_planner.cost.seconds import CallSeconds, in_turn
 from rlhf_planner.memory.generation import GenerationCall, GenerationLoad, kv_token_bytes
-from rlhf_sizing.limits import BATCHED_TOKENS
-from rlhf_sizing.shape import DecoderShape
+from rlhf_planner.problem.problem import ConversationWorkload
 
 # Positions in [-1, 1] relative to the middle of an interval, and their weights.
 _HALF = (
@@ -58,81 +62,6 @@ QUADRATURE = tuple(
 )
 
 
-class Engine:
-    """A generation engine."""
-
-    def __init__(
-        self,
-        shape: DecoderShape,
-        number_bytes: int,
-        layers: LayerSeconds,
-        links: Links,
-        group: Group,
-    ) -> None:
-        """Args:
-        shape: of its model.
-        number_bytes: of a number in the computation.
-        layers: of its model.
-        links: of its pool.
-        group: its ranks.
-        """
-        self._shape, self._number_bytes = shape, number_bytes
-        self._layers, self._links, self._group = layers, links, group
-        self._cut = LayerCut(group.size)
-
-    def decode(self, sequences: float, cached_tokens: float) -> CallSeconds:
-        """Seconds of a step with a number of sequences, and tokens in the cache."""
-        computing = self._layers.decode(LayerKind.HEAD, self._cut, sequences, 0.0).plus(
-            self._layers.decode(LayerKind.BLOCK, self._cut, sequences, cached_tokens),
-            self._shape.num_layers,
-        )
-        return self._step(computing, self._decoding_communication, sequences, sequences)
-
-    def prefill(self, tokens: float, pairs: float) -> CallSeconds:
-        """Seconds of a step with a number of tokens of prompts, and attention pairs of these."""
-        computing = self._layers.prefill(LayerKind.EMBEDDING, self._cut, tokens, 0.0).plus(
-            self._layers.prefill(LayerKind.BLOCK, self._cut, tokens, pairs),
-            self._shape.num_layers,
-        )
-        # A pass has few prompts beside its tokens: their host time is that of any step.
-        return self._step(computing, self._reductions, tokens, 0.0)
-
-    def _step(
-        self,
-        computing: LayerTime,
-        communication: tuple[float, float],
-        tokens: float,
-        sequences: float,
-    ) -> CallSeconds:
-        constant, per_token = communication
-        hardware = self._links.hardware
-        host = hardware.engine_step_seconds + sequences * hardware.engine_sequence_seconds
-        return CallSeconds(
-            compute=computing.compute,
-            memory=computing.memory,
-            launch=computing.launch + host,
-            tensor_communication=constant + tokens * per_token,
-        )
-
-    @cached_property
-    def _reductions(self) -> tuple[float, float]:
-        """Seconds of all all-reduces of a step: a constant, and per token."""
-        # Two per block, after attention and feed-forward, and one of the embedding.
-        number = 2 * self._shape.num_layers + 1
-        always = number * self._links.all_reduce_seconds(0.0, self._group)
-        vector = self._shape.hidden_size * self._number_bytes
-        return always, number * self._links.all_reduce_seconds(vector, self._group) - always
-
-    @cached_property
-    def _decoding_communication(self) -> tuple[float, float]:
-        """Seconds of `_reductions` and of gathering the logits: a constant, and per token."""
-        logits = self._shape.vocab_size * self._number_bytes
-        gather = self._links.all_gather_seconds(0.0, self._group)
-        per_token = self._links.all_gather_seconds(logits, self._group) - gather
-        constant, reduced = self._reductions
-        return constant + gather, reduced + per_token
-
-
 def decode_seconds(
     engine: Engine,
     sequences: float,
@@ -141,8 +70,9 @@ def decode_seconds(
     prompt: Lengths,
     response: Lengths,
     until_tokens: float = inf,
+    turns: Turns | None = None,
 ) -> CallSeconds:
-    """Seconds of all steps of the slowest engine.
+    """Seconds of all steps of the slowest engine, and of its waits for tools.
 
     Args:
         engine: one of them.
@@ -152,27 +82,45 @@ def decode_seconds(
         prompt: lengths of prompts.
         response: lengths of responses.
         until_tokens: tokens of a response at which steps end, if before the longest ends.
+        turns: of the responses. None: they have one turn.
     """
     running = min(sequences, at_once)
     # A call ends when all engines have ended, so the longest response of all of them counts.
     longest = min(until_tokens, response.expected_maximum(num_running))
+    last_gap = longest if turns is None else min(longest, turns.last_gap_tokens)
     steps: list[tuple[float, CallSeconds]] = []
-    for position, weight in QUADRATURE:
-        at = longest * position
-        left = max(1.0, response.expected_running(running, at))
-        steps.append((weight * longest, engine.decode(left, left * (prompt.mean + at))))
+    for start, end, has_gaps in ((0.0, last_gap, True), (last_gap, longest, False)):
+        for position, weight in QUADRATURE if start < end else ():
+            at = start + (end - start) * position
+            left, context = max(1.0, response.expected_running(running, at)), prompt.mean + at
+            token = (
+                engine.decode(left, left * context)
+                if turns is None
+                else turns.token_seconds(engine.decode, left, context, has_gaps=has_gaps)
+            )
+            steps.append((weight * (end - start), token))
+    if turns is not None:
+        context = prompt.mean + longest
+        extra = turns.extra_tokens(engine.decode, context, longest)
+        steps.append((extra, turns.token_seconds(engine.decode, 1.0, context)))
     if sequences > running:
-        cached_tokens = running * (prompt.mean + response.mean_age)
         # Each waiting sequence starts when another ends, so `running` stay busy.
         waiting = (sequences - running) * response.mean / running
-        steps.append((waiting, engine.decode(running, cached_tokens)))
-    compute = memory = launch = tensor = 0.0
+        context = prompt.mean + response.mean_age
+        token = (
+            engine.decode(running, running * context)
+            if turns is None
+            else replace(turns, is_first=False).token_seconds(engine.decode, running, context)
+        )
+        steps.append((waiting, token))
+    compute = memory = launch = tensor = tools = 0.0
     for number, step in steps:
         compute += number * step.compute
         memory += number * step.memory
         launch += number * step.launch
         tensor += number * step.tensor_communication
-    return CallSeconds(compute, memory, launch, tensor)
+        tools += number * step.tools
+    return CallSeconds(compute, memory, launch, tensor, tools=tools)
 
 
 @lru_cache(maxsize=16384)
@@ -185,6 +133,7 @@ def generate_seconds(
     response: Lengths,
     layers: LayerSeconds,
     links: Links,
+    conversations: ConversationWorkload | None = None,
 ) -> CallSeconds:
     """Seconds of a call that generates.
 
@@ -197,46 +146,51 @@ def generate_seconds(
         response: lengths of responses.
         layers: of the model on the engines' devices.
         links: of their pool.
+        conversations: that the responses are. None: responses have one turn.
     """
     engine = engine_of(load.shape, load.number_bytes, layers, links, links.tensor_group(engines))
     sequences = call.sequences(engines.data)
+    turns = turns_of(conversations, response, call.rows, engines, links.devices_per_node)
     at_once = sequences_at_once(load, engines.tensor, kv_cache_bytes, prompt, response)
+    if conversations is not None:
+        at_once = live_at_once(
+            turns,
+            engine,
+            live_per_engine(conversations, engines, links.devices_per_node),
+            load.max_concurrent_sequences,
+            cached_sequences(load, engines.tensor, kv_cache_bytes, prompt, response),
+            prompt.mean + response.mean_age,
+        )
     num_running = min(float(call.rows), min(sequences, at_once) * engines.data)
-    decoding = decode_seconds(engine, sequences, at_once, num_running, prompt, response)
-    prefill = prefill_seconds(engine, sequences / call.samples, prompt)
+    decoding = decode_seconds(
+        engine, sequences, at_once, num_running, prompt, response, turns=turns
+    )
     # Engines keep keys and values of equal prompts, so responses to one prompt share its prefill.
-    return in_turn([prefill, decoding])
+    prefill = prefill_seconds(engine, sequences / call.samples, prompt)
+    if turns is None:
+        return in_turn([prefill, decoding])
+    answers = answer_seconds(engine, sequences, turns.workload.sampled_share, prompt, response)
+    return in_turn([prefill, answers, decoding])
 
 
 def sequences_at_once(
     load: GenerationLoad, tensor: int, kv_cache_bytes: int, prompt: Lengths, response: Lengths
 ) -> float:
     """Sequences that an engine decodes at once, on average; arguments as for `generate_seconds`."""
+    fitting = cached_sequences(load, tensor, kv_cache_bytes, prompt, response)
+    return max(1.0, min(float(load.max_concurrent_sequences), fitting))
+
+
+def cached_sequences(
+    load: GenerationLoad, tensor: int, kv_cache_bytes: int, prompt: Lengths, response: Lengths
+) -> float:
+    """Sequences that a cache holds, on average; arguments as for `generate_seconds`."""
     # Prompts count once per response, although responses share their memory.
     tokens = kv_cache_bytes / kv_token_bytes(load, tensor)
     # All sequences begin together at first; later each start follows an end.
     together = response.expected_peak(prompt.mean)
     in_turn = prompt.mean + response.mean_age
-    fitting = tokens / max(together, in_turn)
-    return max(1.0, min(float(load.max_concurrent_sequences), fitting))
-
-
-@lru_cache(maxsize=1024)
-def engine_of(
-    shape: DecoderShape, number_bytes: int, layers: LayerSeconds, links: Links, group: Group
-) -> Engine:
-    """An engine; cached, with the results that it has computed."""
-    return Engine(shape, number_bytes, layers, links, group)
-
-
-def prefill_seconds(engine: Engine, prompts: float, prompt: Lengths) -> CallSeconds:
-    """Seconds of all passes over a number of prompts; 0 or more."""
-    if not prompts:
-        return CallSeconds()
-    tokens = prompts * prompt.mean
-    passes = math.ceil(tokens / BATCHED_TOKENS)
-    pairs = prompts * prompt.mean_square / 2
-    return engine.prefill(tokens / passes, pairs / passes).times(passes)
+    return tokens / max(together, in_turn)
 
 
 @dataclass(frozen=True)

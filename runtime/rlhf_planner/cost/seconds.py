@@ -42,6 +42,8 @@ class CallSeconds:
     """Weights or columns on their way to other ranks."""
     host_copy: float = 0.0
     """Copies between devices and their host."""
+    tools: float = 0.0
+    """Waits of engines for answers of tools, without anything to decode."""
 
     @property
     def parts(self) -> dict[str, float]:
@@ -62,6 +64,7 @@ class CallSeconds:
             + self.optimizer
             + self.transfer
             + self.host_copy
+            + self.tools
         )
 
     @property

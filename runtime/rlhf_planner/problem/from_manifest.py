@@ -11,6 +11,7 @@ from rlhf_api.plan import GraphName, ModelHead, Pool
 from rlhf_api.problems import FieldPath
 from rlhf_api.quantity import quantity_value
 from rlhf_api.spec.algorithm import AlgorithmType
+from rlhf_api.spec.conversation import ConversationOrder, EnvironmentSpec
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.models import ModelShape, Offload, TrainingSpec
 from rlhf_api.spec.rollout import StageFusionType
@@ -24,6 +25,7 @@ from rlhf_planner.problem.devices import device_of, limit_devices
 from rlhf_planner.problem.model_shapes import WELL_KNOWN_MODELS, difference_of, source_shape
 from rlhf_planner.problem.problem import (
     Constraints,
+    ConversationWorkload,
     FixedStrategy,
     Graphs,
     PlanningProblem,
@@ -139,6 +141,8 @@ def _rows_together(graph: Graph, role: str) -> int:
 
 def _workload(job: RLHFJob) -> Workload:
     schedule, rollout, evaluation = job.spec.schedule, job.spec.rollout, job.spec.data.evaluation
+    # Without an expectation in the manifest, half of the limit.
+    response_tokens = rollout.expected_response_tokens or rollout.max_response_tokens / 2
     return Workload(
         prompts_per_step=schedule.prompts_per_step,
         warm_start_rows=schedule.warm_start.prompts_per_step if schedule.warm_start else 0,
@@ -146,13 +150,33 @@ def _workload(job: RLHFJob) -> Workload:
         evaluation_prompts=None if evaluation is None else evaluation.most_rows,
         max_prompt_tokens=rollout.max_prompt_tokens,
         max_response_tokens=rollout.max_response_tokens,
-        # Without an expectation in the manifest, half of the limit.
         expected_prompt_tokens=rollout.expected_prompt_tokens or rollout.max_prompt_tokens / 2,
-        expected_response_tokens=rollout.expected_response_tokens
-        or rollout.max_response_tokens / 2,
+        expected_response_tokens=response_tokens,
         max_concurrent_sequences=rollout.max_concurrent_sequences,
         updates_per_epoch=schedule.updates_per_epoch,
         expected_truncated=rollout.expected_truncated,
+        conversations=None
+        if rollout.environment is None
+        else _conversations(rollout.environment, response_tokens),
+    )
+
+
+def _conversations(
+    environment: EnvironmentSpec, expected_response_tokens: float
+) -> ConversationWorkload:
+    limits = environment.limits
+    turns = environment.expected_turns or (1 + limits.turns) / 2
+    answers = (turns - 1) * limits.answer_tokens / 2
+    sampled = 1 - min(0.5, answers / expected_response_tokens)
+    return ConversationWorkload(
+        turns=turns,
+        max_turns=limits.turns,
+        sampled_share=environment.expected_sampled or sampled,
+        tool_seconds=environment.expected_tool_seconds,
+        delay_steps=environment.delay_steps
+        if environment.order is ConversationOrder.EXACT
+        else None,
+        concurrency=environment.concurrency,
     )
 
 

@@ -25,6 +25,24 @@ Graphs = Mapping[GraphName, Graph]
 
 
 @dataclass(frozen=True)
+class ConversationWorkload:
+    """Responses that are conversations."""
+
+    turns: float
+    """Mean number of turns."""
+    max_turns: int
+    """Limit of turns."""
+    sampled_share: float
+    """Share of a response's tokens that are sampled; the others are answers of tools."""
+    tool_seconds: float
+    """Mean seconds of the calls of a turn."""
+    delay_steps: int | None
+    """Decode steps between two turns. None: a turn begins as soon as the tools have answered."""
+    concurrency: int
+    """Limit of live conversations of a node."""
+
+
+@dataclass(frozen=True)
 class Workload:
     """Amounts of data of a job."""
 
@@ -49,6 +67,8 @@ class Workload:
     """Optimizer steps in one pass over a step's batch."""
     expected_truncated: float | None = None
     """Share of responses that are cut off at the longest. None: unknown."""
+    conversations: ConversationWorkload | None = None
+    """Conversations that responses are. None: responses have one turn."""
 
     @property
     def other_rows(self) -> int:

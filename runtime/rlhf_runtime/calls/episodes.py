@@ -33,7 +33,7 @@ class Begin:
     record: str
     """The column `record` of its row."""
     prompt_id: int
-    """Of the prompt, for readers of the journal."""
+    """Id of the prompt, for readers of the journal."""
     sample: int
     """Number of the response among those to its prompt, from 0; for readers, too."""
 

@@ -19,6 +19,7 @@ from rlhf_api.mesh import Mesh
 from rlhf_api.plan import Plan, Pool
 from rlhf_api.spec.job import RLHFJob
 from rlhf_api.spec.resources import Device
+from rlhf_runtime.controller.environments import require_same_tools
 from rlhf_runtime.controller.local_ray import SHARED_MEMORY
 from rlhf_runtime.controller.nodes import Node, environment_hosts, rank_nodes, reward_hosts
 from rlhf_runtime.controller.results import iterate_completed, wait_for
@@ -132,7 +133,7 @@ class Workers:
             rank.join.remote(stores[name][0]) for name, r in self._ranks.items() for rank in r
         ]
         environments = [host.start.remote() for host in self.environments.values()]
-        # All hosts describe the same environment.
+        # All hosts describe the same environment; it is checked once they have.
         description = environments[0] if environments else None
         built = [
             rank.build.remote(
@@ -158,6 +159,7 @@ class Workers:
             if phase == "libraries":
                 libraries = now
             if phase == "verifiers":
+                require_same_tools(wait_for(environments))
                 self.measured, *_ = wait_for(verifiers)
                 check_metrics(self.job.spec, self.measured)
             started(phase, now - (self._begin if phase in INDEPENDENT_PHASES else libraries))
@@ -320,7 +322,7 @@ class Workers:
         return self._start_host(kind, name, node, *more, max_concurrency=max_concurrency)
 
     def _start_environment_hosts(self) -> dict[Node, Any]:
-        """Start the environment hosts; returns them by node. None without conversations."""
+        """Start the environment hosts; returns them by node, nothing without conversations."""
         if self.job.spec.rollout.environment is None:
             return {}
         return {

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_api.spec.stopping import StopReason
-from rlhf_runtime.conversations.settings import Dialogue
+from rlhf_runtime.conversations.interfaces import Dialogue
 from rlhf_runtime.engines.generation import SequenceEnded
 from rlhf_runtime.engines.kept_tokens import join_rows, single_sets
 from rlhf_runtime.environments.results import EpisodeFailure
@@ -64,7 +64,7 @@ class Conversation:
     failure: EpisodeFailure | None = None
     reward: float | Mapping[str, float] | None = None
     """The environment's reward at the end."""
-    has_reply: bool = False
+    has_final_reply: bool = False
     """True if the environment has answered to its end."""
     _tokens: list[Tokens] = field(default_factory=list)
     _log_probs: list[NDArray[np.float32]] = field(default_factory=list)
@@ -99,9 +99,9 @@ class Conversation:
         """The reward of each turn on its last token, 0 on all others."""
         rewards = np.zeros(self.num_tokens, dtype=np.float32)
         for turn in self.turns:
-            # A turn may have no tokens, if its first one went beyond a stop text.
-            if turn.reward is not None and turn.end:
-                rewards[turn.end - 1] += turn.reward
+            # Such a turn has calls, so it has tokens, of which the last one was sampled.
+            if turn.reward is not None:
+                rewards[turn.end - 1] = turn.reward
         return rewards
 
     @property

@@ -26,9 +26,14 @@ from rlhf_runtime.calls.episodes import (
     EpisodeRequest,
 )
 from rlhf_runtime.conversations.conversation import Conversation
-from rlhf_runtime.conversations.first_prompt import with_observation, with_prompt
-from rlhf_runtime.conversations.patience import Patience
-from rlhf_runtime.conversations.settings import ConversationSettings, ConversationTools
+from rlhf_runtime.conversations.first_prompt import (
+    length_failure,
+    marked_prompt,
+    with_observation,
+    with_prompt,
+)
+from rlhf_runtime.conversations.interfaces import ConversationSettings, ConversationTools
+from rlhf_runtime.conversations.silence_limit import SilenceLimit
 from rlhf_runtime.dataplane.columns import pack
 from rlhf_runtime.engines.generation import GenerationEngine, SequenceEnded
 from rlhf_runtime.engines.response_batch import ResponseBatch, Sampling
@@ -38,7 +43,6 @@ from rlhf_runtime.environments.results import (
     Begun,
     Ended,
     EpisodeFailure,
-    FailureKind,
 )
 
 # Longest wait for the environment before the other ranks of the engine hear that it goes on.
@@ -90,7 +94,7 @@ class Conversations:
         # What the journal of the call has; on the engine's first rank, at the end.
         self.records = RecordCounts()
         seconds = settings.environment.limits.episode_seconds + SLACK_SECONDS
-        self._patience = Patience(tools.tick, seconds)
+        self._silence = SilenceLimit(tools.tick, seconds)
         # Decode steps since the call began.
         self._now = 0
         self._num_live = 0
@@ -117,16 +121,16 @@ class Conversations:
                     self._end_turn(self._generating.pop(row), turn)
                 self._now += 1
                 after_step()
-            self._continue()
+            self._resume_due()
         # A batch may still be in flight on a GPU.
         while self._engine.has_work:
             self._responses.step()
         client = self._tools.client
-        self._patience.restart()
+        self._silence.restart()
         while self._ending and client is not None:
             num_before = len(self._ending)
             self.collect_rewards(WAIT_SECONDS)
-            self._patience.wait(len(self._ending) < num_before)
+            self._silence.report_wait(len(self._ending) < num_before)
         if conversations and client is not None:
             self.records = client.complete(self._episode(conversations[0].row))
 
@@ -135,7 +139,7 @@ class Conversations:
         # At the start there is nothing to generate meanwhile.
         due = self._now + (self._delay if self._engine.has_work else 0)
         begin = Begin(conversation.record, conversation.prompt_id, conversation.sample)
-        self._wait(conversation, begin, due)
+        self._send_and_wait(conversation, begin, due)
 
     def _end_turn(self, conversation: Conversation, turn: SequenceEnded) -> None:
         """Record a turn; send its calls, or end the conversation."""
@@ -153,9 +157,9 @@ class Conversations:
             self._end(conversation, StopReason.TURN_LIMIT)
             return
         action = Act(len(conversation.turns) - 1, tuple(last.calls), last.text)
-        self._wait(conversation, action, self._now + self._delay)
+        self._send_and_wait(conversation, action, self._now + self._delay)
 
-    def _wait(self, conversation: Conversation, action: Begin | Act, due: int) -> None:
+    def _send_and_wait(self, conversation: Conversation, action: Begin | Act, due: int) -> None:
         ticket = self._send(conversation, action)
         heapq.heappush(self._waiting, _Waiting(due, conversation.row, conversation, ticket))
 
@@ -175,10 +179,12 @@ class Conversations:
             assert sent == self._num_tickets, "one client serves one call"
         return self._num_tickets
 
-    def _continue(self) -> None:
-        """Go on with the conversations that are due."""
+    def _resume_due(self) -> None:
+        """Add the next turns of the conversations that are due to the engine."""
         begun = [
-            waiting.conversation for waiting, reply in self._due() if self._apply(waiting, reply)
+            waiting.conversation
+            for waiting, reply in self._due_replies()
+            if self._apply(waiting, reply)
         ]
         if not begun:
             return
@@ -211,17 +217,12 @@ class Conversations:
         """Write the observation of `reset` into the prompt; return the failure if it cannot be."""
         if not observation:
             return None
-        # It must not end the message that it stands in.
-        observation = conversation.dialogue.harmless(observation)
-        text = with_observation(conversation.record, observation)
-        tokens = self._tools.encode_prompt(text)
-        limit = self._settings.max_prompt_tokens
-        if len(tokens) > limit:
-            return EpisodeFailure(
-                FailureKind.ENVIRONMENT_FAILED,
-                f"the prompt with the observation of reset is too long: got {len(tokens)} tokens, "
-                f"allowed {limit} (rollout.maxPromptTokens); shorten it, or raise the limit",
-            )
+        dialogue = conversation.dialogue
+        text = with_observation(marked_prompt(conversation.record), observation, dialogue)
+        tokens = dialogue.prompt_tokens(text)
+        failure = length_failure(len(tokens), self._settings.max_prompt_tokens)
+        if failure is not None:
+            return failure
         conversation.prompt = tokens
         conversation.record = with_prompt(conversation.record, text)
         return None
@@ -243,32 +244,32 @@ class Conversations:
         else:
             conversation.add_answer(tokens)
 
-    def _due(self) -> list[tuple[_Waiting, EpisodeReply]]:
+    def _due_replies(self) -> list[tuple[_Waiting, EpisodeReply]]:
         """Return the conversations that go on now, in order, with their replies."""
         if not self._waiting:
             return []
         if not self._is_exact:
-            return self._answered()
+            return self._arrived_replies()
         if not self._engine.has_work:
             self._now = max(self._now, self._waiting[0].due)
         due = []
         while self._waiting and self._waiting[0].due <= self._now:
             due.append(heapq.heappop(self._waiting))
         replies: dict[int, EpisodeReply] = {}
-        self._patience.restart()
+        self._silence.restart()
         while len(replies) < len(due):
             missing = [one.ticket for one in due if one.ticket not in replies]
             new = self._take(missing, len(missing), WAIT_SECONDS)
             replies |= new
-            self._patience.wait(bool(new))
+            self._silence.report_wait(bool(new))
         return [(one, replies[one.ticket]) for one in due]
 
-    def _answered(self) -> list[tuple[_Waiting, EpisodeReply]]:
+    def _arrived_replies(self) -> list[tuple[_Waiting, EpisodeReply]]:
         """Return the conversations whose environment has answered."""
         # Without work there is nothing else to do.
         seconds = 0.0 if self._engine.has_work else WAIT_SECONDS
         replies = self._take([one.ticket for one in self._waiting], 1, seconds)
-        self._patience.wait(bool(replies) or self._engine.has_work)
+        self._silence.report_wait(bool(replies) or self._engine.has_work)
         due = sorted(one for one in self._waiting if one.ticket in replies)
         self._waiting = [one for one in self._waiting if one.ticket not in replies]
         heapq.heapify(self._waiting)
@@ -295,7 +296,7 @@ class Conversations:
         for ticket, reply in client.take(tickets, len(tickets), seconds).items():
             assert isinstance(reply, Ended)
             conversation = self._ending.pop(ticket)
-            conversation.has_reply, conversation.reward = True, reply.reward
+            conversation.has_final_reply, conversation.reward = True, reply.reward
             if reply.failure is not None and conversation.failure is None:
                 conversation.failure = reply.failure
                 conversation.reason = StopReason(reply.failure.kind.value)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SMALLEST, LARGEST = 10, 99
-"""Of the numbers in prompts."""
+"""Limits of the numbers in prompts."""
 SOLVED = 0.25
 """Share of the written conversations that make both calls."""
 EVALUATION_ROWS = 256

@@ -24,11 +24,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rlhf_runtime.data.errors import ChatTemplateUnusable
+from rlhf_runtime.environments.tool_schema import ToolSchema
 
 Message = Mapping[str, Any]
-ToolSchema = Mapping[str, Any]
-"""A tool in the form {"type": "function", "function": {"name", "description", "parameters"}};
-parameters is a JSON schema of an object."""
 
 # Today's date in templates: the default date of Llama 3's template.
 # Fixed: a prompt that changes with the calendar would make a resumed run differ from an

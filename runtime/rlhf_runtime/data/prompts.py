@@ -19,7 +19,7 @@ from rlhf_runtime.data.response_tokens import (
 )
 from rlhf_runtime.data.row_checks import RowProblem, checked_text
 from rlhf_runtime.data.row_conversations import (
-    Conversation,
+    WrittenConversation,
     check_plain_response,
     write_conversation,
 )
@@ -54,7 +54,7 @@ class _Candidate(NamedTuple):
     record: str
     responses: tuple[Response, ...]
     """The reference answer, if there is one; of a pair both, the chosen one first."""
-    conversations: tuple[Conversation, ...] = ()
+    conversations: tuple[WrittenConversation, ...] = ()
     """The prompt with each response as the chat template renders them. Empty without a template, or
     if no graph trains on answers."""
     marked_text: str = ""
@@ -179,7 +179,7 @@ def _read_candidates(
             prompt, responses = prompt_and_responses(row, source, is_trained=bool(ends))
             arguments = writer.arguments(row)
             text = writer.write(prompt, arguments)
-            conversations: tuple[Conversation, ...] = ()
+            conversations: tuple[WrittenConversation, ...] = ()
             if writer.is_templated and ends:
                 conversations = tuple(
                     write_conversation(writer, prompt, response, ends, arguments)

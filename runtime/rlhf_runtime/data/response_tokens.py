@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_runtime.data.row_conversations import Answer, Conversation
+from rlhf_runtime.data.row_conversations import Answer, WrittenConversation
 from rlhf_runtime.data.row_messages import ASSISTANT, Response
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.data.tool_calls.answer_texts import AnswerTexts
@@ -85,7 +85,7 @@ def _joined(runs: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[An
 
 
 def tokenize_conversations(
-    conversations: Sequence[Conversation | None], prompts: Column, tokenizer: TextTokenizer
+    conversations: Sequence[WrittenConversation | None], prompts: Column, tokenizer: TextTokenizer
 ) -> list[ResponseTokens]:
     """Tokenize what follows the prompts in conversations.
 
@@ -119,7 +119,7 @@ def tokenize_conversations(
     return responses
 
 
-def _parts(row: Conversation) -> Iterator[tuple[int, Answer]]:
+def _parts(row: WrittenConversation) -> Iterator[tuple[int, Answer]]:
     """Yield the begin of the part of the text in front of each answer, and the answer."""
     begin = 0
     for answer in row.answers:
@@ -128,7 +128,10 @@ def _parts(row: Conversation) -> Iterator[tuple[int, Answer]]:
 
 
 def _join(
-    row: Conversation, parts: Sequence[Tokens], before: Sequence[Tokens], tokenizer: TextTokenizer
+    row: WrittenConversation,
+    parts: Sequence[Tokens],
+    before: Sequence[Tokens],
+    tokenizer: TextTokenizer,
 ) -> ResponseTokens:
     """Join the answers of a conversation and the context between them.
 

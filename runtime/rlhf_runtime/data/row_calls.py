@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_runtime.data.chat import Message, ToolSchema
+from rlhf_runtime.data.chat import Message
 from rlhf_runtime.data.row_checks import RowProblem, describe
 from rlhf_runtime.data.tool_calls.messages import MessageForm, call_id
 from rlhf_runtime.environments.tool_call import ToolCall
+from rlhf_runtime.environments.tool_schema import ToolSchema
 from rlhf_runtime.row_values import value_or_none
 
 CALLS = "tool_calls"

@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     """False if it has weight 0."""
 
 
-class Conversation(NamedTuple):
+class WrittenConversation(NamedTuple):
     """A prompt with its response, as the chat template renders them."""
 
     text: str
@@ -43,7 +43,7 @@ def write_conversation(
     response: Response,
     ends: Sequence[str],
     arguments: Arguments = NO_ARGUMENTS,
-) -> Conversation:
+) -> WrittenConversation:
     """Render a prompt with the response by the template, up to the first end token behind the last
     answer; with the first of `ends` if the template writes none.
 
@@ -79,7 +79,7 @@ def write_conversation(
                 f"{beginning[same : same + 40]!r}; set trainOn: LastAnswer, or give the model "
                 "another chat_template.jinja"
             )
-    return Conversation(text, tuple(answers))
+    return WrittenConversation(text, tuple(answers))
 
 
 def _write_answer(

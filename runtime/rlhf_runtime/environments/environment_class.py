@@ -13,7 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from rlhf_api.entrypoint import deferred_kind, entrypoint_from_file
-from rlhf_runtime.environments.answers import user_traceback
+from rlhf_runtime.environments.returned_values import user_traceback
 from rlhf_runtime.environments.settings import ClassFacts, EnvironmentSettings, ToolFacts
 from rlhf_runtime.environments.tool_schema import BadTool, Tool, make_tool
 
@@ -106,11 +106,11 @@ def load_environments(settings: EnvironmentSettings) -> dict[str, Environment]:
         with _about(entrypoint):
             kind = _load_class(entrypoint)
             environment = Environment(kind, _methods(kind), functions, settings.parameters)
-            _check(environment)
+            _check(environment, settings.has_sources)
             environments[name] = environment
     if not environments:
         environments[""] = Environment(None, {}, functions)
-        _check(environments[""])
+        _check(environments[""], settings.has_sources)
     return environments
 
 
@@ -135,7 +135,8 @@ def _load_function(entrypoint: str) -> tuple[Tool, Callable[..., Any]]:
             f"not a function: got {entrypoint} of type {type(function).__name__}, allowed a "
             "function with type hints; a class belongs to rollout.environment"
         )
-    return make_tool(function, f"the tool {entrypoint}", is_method=False), function
+    name = entrypoint.partition(":")[2]
+    return make_tool(function, name, f"the tool {entrypoint}", is_method=False), function
 
 
 def _load_class(entrypoint: str) -> type:
@@ -159,18 +160,20 @@ def _methods(kind: type) -> dict[str, Tool]:
             continue
         static = inspect.getattr_static(kind, name)
         function = getattr(kind, name)
-        if inspect.isfunction(function) or inspect.ismethod(function):
+        # Those of functools.cache are neither functions nor methods.
+        is_wrapper = inspect.isroutine(function) and hasattr(function, "__wrapped__")
+        if inspect.isfunction(function) or inspect.ismethod(function) or is_wrapper:
             # Static and class methods have no object left to bind.
             is_bound = isinstance(static, staticmethod | classmethod)
             title = f"the method {kind.__name__}.{name}"
-            methods[name] = make_tool(function, title, is_method=True, is_bound=is_bound)
+            methods[name] = make_tool(function, name, title, is_method=True, is_bound=is_bound)
     return methods
 
 
-def _check(environment: Environment) -> None:
+def _check(environment: Environment, has_sources: bool) -> None:
     """Refuse an environment whose parts do not fit together."""
     kind, title = environment.kind, f"the environment {_title(environment.kind)}"
-    if not environment.methods and not environment.functions:
+    if not environment.methods and not environment.functions and not has_sources:
         raise CannotUse(
             f"{title} has no tools: got no public method, allowed at least one with type hints and "
             "a docstring; write one, or remove rollout.environment"
@@ -182,6 +185,12 @@ def _check(environment: Environment) -> None:
         )
     if kind is None:
         return
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
+        raise CannotUse(
+            f"{title} is abstract: got no implementation of {missing}, allowed a class that has "
+            "all of its methods; name a class that implements them"
+        )
     if environment.has("snapshot") != environment.has("restore"):
         raise CannotUse(
             f"{title} has only one of snapshot and restore: got "

@@ -8,21 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 from rlhf_runtime.environments import frames
-from rlhf_runtime.environments.answers import (
-    BadValue,
-    error_text,
-    observation_text,
-    reward_value,
-    shorten,
-    turn_reward_value,
-)
-from rlhf_runtime.environments.call_checks import check_calls
 from rlhf_runtime.environments.limits import ActionFailed, TimedRequests
 from rlhf_runtime.environments.process_handle import (
     CallAnswer,
-    EpisodeProcess,
     OnAnswer,
     ProcessEnded,
+    ProcessHandle,
 )
 from rlhf_runtime.environments.records import PARTY, EpisodeRecords, Record, digest
 from rlhf_runtime.environments.results import (
@@ -33,8 +24,16 @@ from rlhf_runtime.environments.results import (
     EpisodeKey,
     FailureKind,
 )
+from rlhf_runtime.environments.returned_values import (
+    BadValue,
+    error_text,
+    observation_text,
+    reward_value,
+    shorten,
+    turn_reward_value,
+)
 from rlhf_runtime.environments.settings import ClassFacts, EnvironmentSettings
-from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall
+from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall, check_calls
 from rlhf_runtime.environments.tool_source import ToolSource
 
 Calls = Sequence[ToolCall | MalformedCall]
@@ -42,7 +41,7 @@ NO_NOTES: Record = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class EpisodeContext:
     """Parts of the job that all conversations share.
 
     start_process: forks a process for a conversation.
@@ -51,7 +50,7 @@ class Surroundings:
 
     settings: EnvironmentSettings
     records: EpisodeRecords
-    start_process: Callable[[], Awaitable[EpisodeProcess]]
+    start_process: Callable[[], Awaitable[ProcessHandle]]
     sources: Mapping[str, ToolSource] = field(default_factory=dict)
 
 
@@ -78,7 +77,7 @@ class Episode:
         row: Mapping[str, Any],
         environment: str,
         facts: ClassFacts,
-        shared: Surroundings,
+        shared: EpisodeContext,
     ) -> None:
         """
         Args:
@@ -94,7 +93,7 @@ class Episode:
         self._facts = facts
         self._shared = shared
         self._requests = TimedRequests(shared.settings)
-        self._process: EpisodeProcess | None = None
+        self._process: ProcessHandle | None = None
         self._failure: EpisodeFailure | None = None
         self._begun: Begun | None = None
         self._turns: list[PastTurn] = []
@@ -109,8 +108,9 @@ class Episode:
             notes: for readers of the journal; JSON values.
         """
         settings = self._shared.settings
-        code = [settings.entrypoints.get(self._environment), settings.tools]
+        code: list[Any] = [settings.entrypoints.get(self._environment), settings.tools]
         code += [self._shared.records.code]
+        code += [source.schemas[name] for name, source in self._shared.sources.items()]
         shaping = [code, settings.parameters, settings.seed, settings.answer_characters]
         question = digest(shaping, self._row)
         record = await self._perform("begin", question, self._row, self._reset, notes)
@@ -291,7 +291,7 @@ class Episode:
     ) -> frames.Message:
         """Make the calls of a turn that the process makes; returns its last reply."""
 
-        async def run(process: EpisodeProcess) -> frames.Message:
+        async def run(process: ProcessHandle) -> frames.Message:
             # A process that was rebuilt meanwhile lacks the state of repeatable calls only.
             pending = self._unanswered(local, answers)
             calls = [(index, call.name, call.arguments) for index, call in pending.items()]
@@ -317,7 +317,7 @@ class Episode:
         return tool is None or tool.repeats
 
     async def _in_process(
-        self, action: Callable[[EpisodeProcess], Awaitable[frames.Message]]
+        self, action: Callable[[ProcessHandle], Awaitable[frames.Message]]
     ) -> frames.Message:
         """Run an action in the process; if this ends, once more in a rebuilt one."""
         # Another process than the tool may have ended it: the kernel's memory killer, a person.
@@ -335,7 +335,7 @@ class Episode:
                 is_final=None,
             ) from None
 
-    async def _ready_process(self) -> EpisodeProcess:
+    async def _ready_process(self) -> ProcessHandle:
         """Return the process, with the state after all that has happened so far."""
         if self._process is None:
             self._process = await self._shared.start_process()
@@ -343,7 +343,7 @@ class Episode:
                 await self._rebuild(self._process, self._begun)
         return self._process
 
-    async def _rebuild(self, process: EpisodeProcess, begun: Begun) -> None:
+    async def _rebuild(self, process: ProcessHandle, begun: Begun) -> None:
         """Give a new process the state of the conversation."""
         requests = TimedRequests(self._shared.settings, is_rebuild=True)
         if self._snapshot is not None:

@@ -17,7 +17,8 @@ from hashlib import blake2b
 from typing import Any
 
 from rlhf_runtime.environments import frames
-from rlhf_runtime.environments.answers import (
+from rlhf_runtime.environments.environment_class import REWARD_ATTRIBUTE, Environment, is_async
+from rlhf_runtime.environments.returned_values import (
     BadValue,
     answer_text,
     error_text,
@@ -30,7 +31,6 @@ from rlhf_runtime.environments.answers import (
     turn_reward_value,
     user_traceback,
 )
-from rlhf_runtime.environments.environment_class import REWARD_ATTRIBUTE, Environment, is_async
 from rlhf_runtime.environments.settings import EnvironmentSettings
 from rlhf_runtime.environments.tool_schema import BadArguments, Tool
 

@@ -24,6 +24,7 @@ from types import FrameType
 
 from rlhf_runtime.end_with_parent import end_with
 from rlhf_runtime.environments import frames
+from rlhf_runtime.environments.child_processes import child_processes, exit_text, kill_children
 from rlhf_runtime.environments.environment_class import (
     CannotUse,
     Environment,
@@ -150,7 +151,7 @@ class Server:
         self._numbers: dict[int, int] = {}
         """Numbers of living conversations by process id."""
         # The user's modules may have started programs during their import.
-        self._own_children = set(_children())
+        self._own_children = set(child_processes())
         self._wakeups, self._wakeup_sender = os.pipe()
 
     def serve(self) -> ForkedEpisode | None:
@@ -229,30 +230,24 @@ class Server:
             _, status = os.waitpid(process, 0)
             number = self._numbers.pop(process, None)
             if number is not None:
-                why = _exit_text(os.waitstatus_to_exitcode(status))
+                why = exit_text(os.waitstatus_to_exitcode(status))
                 frames.send(self._control, {"number": number, "why": why})
         self._kill_orphans()
 
     def _kill_orphans(self) -> None:
         """Kill children that nobody has forked here: parents that ended have left them."""
         # Living conversations adopt their own orphans, so these are of ended ones.
-        for process in set(_children()) - self._numbers.keys() - self._own_children:
+        for process in set(child_processes()) - self._numbers.keys() - self._own_children:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
     def _end_all(self) -> None:
         """Kill all conversations and remove their folders."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._own_children = set()
         for process in list(self._numbers):
             kill_group(process)
         self._numbers.clear()
-        self._kill_orphans()
-        # Children of ended ones become children of this process, until there are none.
-        with suppress(ChildProcessError):
-            while True:
-                os.waitpid(-1, 0)
-                self._kill_orphans()
+        kill_children()
         shutil.rmtree(self._loaded.folder, ignore_errors=True)
 
 
@@ -292,18 +287,3 @@ def _ended() -> Iterator[int]:
         if ended is None:
             return
         yield ended.si_pid
-
-
-def _children() -> list[int]:
-    """Return the ids of this process's children."""
-    children: list[int] = []
-    # A child belongs to the thread that has forked it.
-    for file in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):
-            children += map(int, file.read_text().split())
-    return children
-
-
-def _exit_text(code: int) -> str:
-    # Negative: the number of the signal that killed it.
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

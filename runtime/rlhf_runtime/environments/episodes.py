@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhf_runtime.environments.episode import NO_NOTES, Calls, Episode, Surroundings
+from rlhf_runtime.environments.episode import NO_NOTES, Calls, Episode, EpisodeContext
 from rlhf_runtime.environments.errors import EnvironmentsLost, InvalidEnvironment
-from rlhf_runtime.environments.process_handle import EpisodeProcess
+from rlhf_runtime.environments.process_handle import ProcessHandle
 from rlhf_runtime.environments.records import EpisodeRecords, Record, RecordCounts
 from rlhf_runtime.environments.results import (
     Acted,
@@ -33,6 +33,7 @@ from rlhf_runtime.environments.settings import (
     EnvironmentDescription,
     EnvironmentSettings,
 )
+from rlhf_runtime.environments.source_tools import tools_by_name, with_sources
 from rlhf_runtime.environments.tool_source import ToolSource
 from rlhf_runtime.journal.answers import AnswerJournal, CallScope
 
@@ -59,9 +60,11 @@ class Episodes:
         """
         self._settings = settings
         self._python_path = python_path
-        by_name = {name: source for source in sources for name in source.schemas}
+        self._sources = sources
+        # By tool; filled by `start`.
+        self._by_tool: dict[str, ToolSource] = {}
         self._records = EpisodeRecords(journal)
-        self._shared = Surroundings(settings, self._records, self._start_process, by_name)
+        self._shared = EpisodeContext(settings, self._records, self._start_process, self._by_tool)
         self._places = asyncio.Semaphore(settings.concurrency)
         self._episodes: dict[EpisodeKey, Episode] = {}
         self._server: ServerHandle | None = None
@@ -75,21 +78,27 @@ class Episodes:
         assert self._description is not None, "start first"
         return self._description
 
-    async def start(self) -> None:
-        """Start the server and import the user's modules.
+    async def start(self, seconds: float = START_SECONDS) -> None:
+        """Start the sources of tools and the server, and import the user's modules.
+
+        Args:
+            seconds: limit of the import.
 
         Raises:
             InvalidEnvironment: they cannot be used.
         """
-        await self._running_server()
-        for name, facts in self.description.environments.items():
-            if clashing := facts.tools.keys() & self._shared.sources.keys():
-                await self.close()
-                raise InvalidEnvironment(
-                    f"two tools have one name: got {min(clashing)} in the environment {name!r} and "
-                    "in another source, allowed one tool of a name, because the model calls it by "
-                    "that; rename one"
-                )
+        try:
+            # Each to its end, so that `close` meets none that is still starting.
+            started = await asyncio.gather(
+                *(source.start() for source in self._sources), return_exceptions=True
+            )
+            for error in filter(None, started):
+                raise error
+            self._by_tool.update(tools_by_name(self._sources))
+            await self._running_server(seconds)
+        except BaseException:
+            await self.close()
+            raise
 
     async def begin(
         self, key: EpisodeKey, row: Mapping[str, Any], notes: Record = NO_NOTES
@@ -161,6 +170,7 @@ class Episodes:
         server, self._server = self._server, None
         if server is not None:
             await server.close()
+        await asyncio.gather(*(source.close() for source in self._sources))
         self._episodes.clear()
 
     def _unknown_environment(self, row: Mapping[str, Any]) -> EpisodeFailure:
@@ -178,7 +188,7 @@ class Episodes:
         finally:
             self._places.release()
 
-    async def _start_process(self) -> EpisodeProcess:
+    async def _start_process(self) -> ProcessHandle:
         """Fork a process for a conversation.
 
         Raises:
@@ -187,13 +197,13 @@ class Episodes:
         for _ in range(MAX_SERVERS - 1):
             server = await self._running_server()
             try:
-                return EpisodeProcess(server, await server.fork())
+                return ProcessHandle(server, await server.fork())
             except EnvironmentsLost:
                 continue
         server = await self._running_server()
-        return EpisodeProcess(server, await server.fork())
+        return ProcessHandle(server, await server.fork())
 
-    async def _running_server(self) -> ServerHandle:
+    async def _running_server(self, seconds: float = START_SECONDS) -> ServerHandle:
         async with self._starting:
             if self._server is not None and self._server.is_alive:
                 return self._server
@@ -203,13 +213,17 @@ class Episodes:
             self._server = ServerHandle(self._settings, self._python_path)
             server, is_first = self._server, self._description is None
             try:
-                self._description = await server.load()
+                own = await server.load(seconds)
+                self._description = with_sources(own, self._by_tool, self._settings)
             except InvalidEnvironment as error:
                 await server.close()
                 if is_first:
                     raise
                 # It could be used before, so the machine has failed.
-                raise EnvironmentsLost(f"conversations cannot go on: got {error}") from error
+                raise EnvironmentsLost(
+                    f"conversations cannot go on: got {error}, allowed an environment that is "
+                    "imported again; restore the node's files, or free its memory"
+                ) from error
             except BaseException:
                 await server.close()
                 raise
@@ -220,6 +234,7 @@ def describe_environment(
     settings: EnvironmentSettings,
     python_path: Sequence[str] = (),
     seconds: float = START_SECONDS,
+    sources: Sequence[ToolSource] = (),
 ) -> EnvironmentDescription:
     """Import a job's environments in a child process and describe them. Not within an event loop.
 
@@ -227,16 +242,16 @@ def describe_environment(
         settings: of the environments.
         python_path: further folders of the user's code.
         seconds: limit of the import.
+        sources: tools that do not run in the conversations' processes; started here, and closed.
 
     Raises:
         InvalidEnvironment: they cannot be used.
     """
 
     async def describe() -> EnvironmentDescription:
-        server = ServerHandle(settings, python_path)
-        try:
-            return await server.load(seconds)
-        finally:
-            await server.close()
+        episodes = Episodes(settings, python_path, sources=sources)
+        await episodes.start(seconds)
+        await episodes.close()
+        return episodes.description
 
     return asyncio.run(describe())

@@ -86,6 +86,12 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def forbid_new_rights() -> None:
+    """Forbid this process and its future children to gain rights, and to write core files."""
+    ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def confine(folder: Path, memory_bytes: int | None, keep_home: bool) -> None:
     """Limit this process, which is to run tools.
 
@@ -95,15 +101,13 @@ def confine(folder: Path, memory_bytes: int | None, keep_home: bool) -> None:
             None: no limit.
         keep_home: True if the user lets tools have the home folder.
     """
-    # No program that it starts can gain rights.
-    ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    forbid_new_rights()
     folder.mkdir(mode=0o700)
     os.chdir(folder)
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None
     if not keep_home:
         os.environ["HOME"] = str(folder)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)

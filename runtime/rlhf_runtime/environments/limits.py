@@ -8,18 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_runtime.environments import frames
-from rlhf_runtime.environments.answers import error_text, raised_text
+from rlhf_runtime.environments.errors import ToolsChanged
 from rlhf_runtime.environments.process_handle import (
     BadReply,
     CallAnswer,
-    EpisodeProcess,
     OnAnswer,
+    ProcessHandle,
     TooLate,
 )
 from rlhf_runtime.environments.results import EpisodeKey, FailureKind
+from rlhf_runtime.environments.returned_values import error_text, raised_text
 from rlhf_runtime.environments.settings import EnvironmentSettings
 from rlhf_runtime.environments.tool_call import ToolCall
-from rlhf_runtime.environments.tool_source import ToolRaised, ToolSource
+from rlhf_runtime.environments.tool_source import SourceFailed, ToolRaised, ToolSource
 
 # Of a call in messages.
 SHOWN_CHARACTERS = 200
@@ -56,7 +57,7 @@ class TimedRequests:
 
     async def send(
         self,
-        process: EpisodeProcess,
+        process: ProcessHandle,
         message: frames.Message,
         calls: Sequence[tuple[int, str, Mapping[str, Any]]] = (),
         on_answer: OnAnswer = lambda number, answer: None,
@@ -85,7 +86,7 @@ class TimedRequests:
                 is_final=None,
             ) from None
         finally:
-            self._count(loop.time() - begin)
+            self.spent += loop.time() - begin
         if "failed" in reply:
             is_final = None if self._is_rebuild else False
             raise ActionFailed(FailureKind.ENVIRONMENT_FAILED, str(reply["failed"]), is_final)
@@ -93,7 +94,7 @@ class TimedRequests:
 
     async def act(
         self,
-        process: EpisodeProcess,
+        process: ProcessHandle,
         turn: int,
         calls: Sequence[tuple[int, str, Mapping[str, Any]]],
         on_answer: OnAnswer,
@@ -113,6 +114,7 @@ class TimedRequests:
 
         Raises:
             ActionFailed: a limit has passed, or a source failed.
+            ToolsChanged: a tool is not that of the prompts.
         """
         settings, loop = self._settings, asyncio.get_running_loop()
         begin = loop.time()
@@ -130,8 +132,11 @@ class TimedRequests:
                 except TimeoutError:
                     late_call = (index, call.name, call.arguments) if limit < deadline else None
                     raise self._too_late({"do": "act"}, late_call, loop.time() - begin) from None
+                except ToolsChanged:
+                    raise
                 except Exception as error:
-                    detail = f"the tool {call.name} failed: {raised_text(error)}"
+                    reason = str(error) if isinstance(error, SourceFailed) else raised_text(error)
+                    detail = f"the tool {call.name} failed: {reason}"
                     raise ActionFailed(
                         FailureKind.ENVIRONMENT_FAILED, detail, is_final=False
                     ) from error
@@ -145,16 +150,13 @@ class TimedRequests:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            self._count(loop.time() - begin)
+            self.spent += loop.time() - begin
 
     def _seconds_left(self) -> float:
         limit = self._settings.turn_seconds
         if self._is_rebuild:
             return limit
         return max(min(limit, self._settings.episode_seconds - self.spent), 0.0)
-
-    def _count(self, seconds: float) -> None:
-        self.spent += seconds
 
     def _too_late(
         self,

@@ -42,7 +42,10 @@ class LineLimit:
 
 
 class Output:
-    """The output of one process. Belongs to the event loop that has made it."""
+    """The output of one process. Belongs to the event loop that has made it.
+
+    ended: set once nobody can write to it, or it is closed.
+    """
 
     def __init__(self, descriptor: int, pid: int, log: LineLimit) -> None:
         """Read the descriptor from now on; it is closed by `close`.
@@ -58,6 +61,7 @@ class Output:
         self._rest = b""
         self._last: deque[bytes] = deque(maxlen=LAST_LINES)
         self._is_open = True
+        self.ended = asyncio.Event()
         os.set_blocking(descriptor, False)
         # One chunk at a time, so that a process that floods it delays nobody.
         asyncio.get_running_loop().add_reader(descriptor, self._read)
@@ -75,6 +79,7 @@ class Output:
         """Stop reading."""
         if self._is_open:
             self._is_open = False
+            self.ended.set()
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
 

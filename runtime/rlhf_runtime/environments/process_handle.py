@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from rlhf_runtime.environments import frames
-from rlhf_runtime.environments.server_handle import Forked, ServerHandle, receive
+from rlhf_runtime.environments.message_reader import MessageReader
+from rlhf_runtime.environments.server_handle import Forked, ServerHandle
 
 # Time for a process whose connection has closed to end by itself: its exit code says why.
 EXIT_SECONDS = 5.0
@@ -44,17 +45,13 @@ OnAnswer = Callable[[int, CallAnswer], None]
 """Receives the number of a call, and its answer."""
 
 
-class EpisodeProcess:
+class ProcessHandle:
     """A process that serves one conversation."""
 
     def __init__(self, server: ServerHandle, forked: Forked) -> None:
         self._server = server
         self._forked = forked
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._forked.process.result()
+        self._replies = MessageReader(forked.connection)
 
     async def request(
         self,
@@ -78,37 +75,9 @@ class EpisodeProcess:
             ProcessEnded: the process has ended.
             BadReply: it sent something else than a reply.
         """
-        loop = asyncio.get_running_loop()
-        waiting, running = set(calls), dict[int, float]()
+        self._forked.is_in_use = True
         try:
-            async with asyncio.timeout_at(deadline):
-                await loop.sock_sendall(self._forked.connection, frames.encode(message))
-            while True:
-                # A process that floods its connection must not delay others.
-                await asyncio.sleep(0)
-                first = min(running, key=lambda number: running[number], default=None)
-                limit = deadline if first is None else min(deadline, running[first] + call_seconds)
-                try:
-                    async with asyncio.timeout_at(limit):
-                        reply = await receive(self._forked.connection)
-                except TimeoutError:
-                    raise TooLate(first if limit < deadline else None) from None
-                if "began" in reply:
-                    number = _number(reply["began"], waiting)
-                    waiting.remove(number)
-                    running[number] = loop.time()
-                elif "answered" in reply:
-                    # Calls with wrong arguments are answered without a begin.
-                    number = _number(reply["answered"], waiting | running.keys())
-                    waiting.discard(number)
-                    running.pop(number, None)
-                    on_answer(number, _answer(reply))
-                elif waiting or running:
-                    if "failed" in reply:
-                        return reply
-                    raise BadReply(f"a reply before all calls were answered: {str(reply)[:200]}")
-                else:
-                    return reply
+            return await self._exchange(message, deadline, call_seconds, calls, on_answer)
         except TimeoutError:
             raise TooLate(None) from None
         except (EOFError, OSError):
@@ -116,6 +85,51 @@ class EpisodeProcess:
             raise ProcessEnded(why) from None
         except frames.BadFrame as error:
             raise BadReply(str(error)) from None
+        finally:
+            self._forked.is_in_use = False
+
+    async def _exchange(
+        self,
+        message: frames.Message,
+        deadline: float,
+        call_seconds: float,
+        calls: Collection[int],
+        on_answer: OnAnswer,
+    ) -> frames.Message:
+        loop = asyncio.get_running_loop()
+        waiting, running = set(calls), dict[int, float]()
+        async with asyncio.timeout_at(deadline):
+            await loop.sock_sendall(self._forked.connection, frames.encode(message))
+        while True:
+            # A process that floods its connection must not delay others.
+            await asyncio.sleep(0)
+            first = min(running, key=lambda number: running[number], default=None)
+            limit = deadline if first is None else min(deadline, running[first] + call_seconds)
+            try:
+                async with asyncio.timeout_at(limit):
+                    reply = await self._replies.receive()
+            except TimeoutError:
+                # This process may have stood still: what came meanwhile is not late.
+                arrived = self._replies.receive_now()
+                if arrived is None:
+                    raise TooLate(first if limit < deadline else None) from None
+                reply = arrived
+            if "began" in reply:
+                number = _number(reply["began"], waiting)
+                waiting.remove(number)
+                running[number] = loop.time()
+            elif "answered" in reply:
+                # Calls with wrong arguments are answered without a begin.
+                number = _number(reply["answered"], waiting | running.keys())
+                waiting.discard(number)
+                running.pop(number, None)
+                on_answer(number, _answer(reply))
+            elif waiting or running:
+                if "failed" in reply:
+                    return reply
+                raise BadReply(f"a reply before all calls were answered: {str(reply)[:200]}")
+            else:
+                return reply
 
     async def end(self) -> str:
         """Kill it and all that it has started.

@@ -34,7 +34,7 @@ class RecordedConversation:
     round: of `flow.repeat`, from 0.
     repetition: earlier passes of its step.
     row: in the call's batch.
-    prompt_id: of its prompt; None in journals of older releases.
+    prompt_id: of its prompt.
     sample: its number among those of its prompt, from 0.
     prompt: text of the prompt, shortened.
     observation: text that `reset` returned; None without one.
@@ -47,7 +47,7 @@ class RecordedConversation:
     round: int
     repetition: int
     row: int
-    prompt_id: int | None
+    prompt_id: int
     sample: int
     prompt: str
     observation: str | None
@@ -64,7 +64,8 @@ def recorded_passes(journal: Path) -> list[Position]:
 def read_conversations(journal: Path, position: Position) -> list[RecordedConversation]:
     """Return the conversations of a pass, in the order of calls and rows.
 
-    Where several attempts have run it, each is that of the last one.
+    Where several attempts have run it, each is that of the last one. Their notes must be those of
+    environment hosts.
 
     Args:
         journal: folder of the journal.
@@ -91,27 +92,28 @@ def _conversation(identity: Identity, entries: Entries) -> RecordedConversation:
     repetition, call, round, row = identity
     begin = entries[f"{PARTY} begin"][-1]
     chain = [begin, *_following(begin, entries)]
-    notes = begin.answer.get("notes", {})
+    notes = begin.answer["notes"]
     end = next((entry for entry in chain if entry.key[-2] == f"{PARTY} end"), None)
     turns = [_turn(entry) for entry in chain if _TURN.fullmatch(str(entry.key[-2]))]
-    if end is not None and end.answer.get("notes", {}).get("num_turns", 0) > len(turns):
+    # The journal has turns with calls only; of the last one the end has the text.
+    if end is not None and end.answer["notes"]["num_turns"] > len(turns):
         turns.append(ConversationTurn(len(turns), end.answer["notes"]["text"]))
     failure = next((entry.answer["failure"] for entry in chain if "failure" in entry.answer), None)
     reward = None if end is None else end.answer.get("reward")
     return RecordedConversation(
-        str(call),
-        int(round),
-        int(repetition),
-        int(row),
-        notes.get("prompt_id"),
-        notes.get("sample", 0),
-        notes.get("prompt", ""),
-        begin.answer.get("observation"),
-        ConversationView(
+        call=str(call),
+        round=int(round),
+        repetition=int(repetition),
+        row=int(row),
+        prompt_id=notes["prompt_id"],
+        sample=notes["sample"],
+        prompt=notes["prompt"],
+        observation=begin.answer.get("observation"),
+        view=ConversationView(
             tuple(turns), reward, "" if failure is None else ": ".join(failure), len(turns)
         ),
-        "" if end is None else end.answer.get("reason", ""),
-        tuple(entry.answer["seconds"] for entry in chain),
+        ended_by="" if end is None else end.answer.get("reason", ""),
+        seconds=tuple(entry.answer["seconds"] for entry in chain),
     )
 
 
@@ -137,9 +139,7 @@ def _following(begin: Entry, entries: Entries) -> Iterator[Entry]:
 def _last(candidates: Sequence[Entry], past: str, number: int) -> Entry | None:
     """Return the last entry of a turn that follows what came before."""
     for entry in reversed(candidates):
-        notes = entry.answer.get("notes")
-        # Older releases have not written the calls.
-        if notes is None or entry.question == digest(past, number, notes["calls"]):
+        if entry.question == digest(past, number, entry.answer["notes"]["calls"]):
             return entry
     return None
 
@@ -148,10 +148,9 @@ def _turn(entry: Entry) -> ConversationTurn:
     record: Mapping[str, Any] = entry.answer
     match = _TURN.fullmatch(str(entry.key[-2]))
     assert match is not None
-    notes: Record = record.get("notes", {})
-    answers = record.get("answers", [])
-    wrong = record.get("wrong", [])
-    calls = notes.get("calls", [["?", ""]] * len(answers))
+    notes: Record = record["notes"]
+    # A turn that failed has neither.
+    answers, wrong = record.get("answers", []), record.get("wrong", [])
     uses = tuple(
         ToolUse(
             # A malformed call is its text and the problem.
@@ -161,6 +160,6 @@ def _turn(entry: Entry) -> ConversationTurn:
             answers[index] if index < len(answers) else None,
             index in wrong,
         )
-        for index, (name, arguments) in enumerate(calls)
+        for index, (name, arguments) in enumerate(notes["calls"])
     )
-    return ConversationTurn(int(match[1]), notes.get("text", ""), uses, record.get("reward"))
+    return ConversationTurn(int(match[1]), notes["text"], uses, record.get("reward"))

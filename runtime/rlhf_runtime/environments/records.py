@@ -31,11 +31,13 @@ class RecordCounts:
     num_read: results of earlier attempts that were read.
     num_different: actions that differ from those of earlier attempts.
     num_mismatches: conversations that were rebuilt with other answers.
+    damage_notices: texts for users about damaged files.
     """
 
     num_read: int = 0
     num_different: int = 0
     num_mismatches: int = 0
+    damage_notices: tuple[str, ...] = ()
 
 
 @dataclass
@@ -101,7 +103,8 @@ class EpisodeRecords:
         if answers is None:
             return RecordCounts(num_mismatches=num_mismatches)
         answers.sync()
-        return RecordCounts(answers.num_read, answers.num_different, num_mismatches)
+        counts = (answers.num_read, answers.num_different, num_mismatches)
+        return RecordCounts(*counts, answers.damage_notices)
 
     def _open(self, call: CallScope) -> CallAnswers | None:
         if self.journal is None:

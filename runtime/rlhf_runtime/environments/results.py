@@ -22,7 +22,7 @@ class EpisodeKey:
 
 
 class FailureKind(StrEnum):
-    """The reason for a conversation without a result."""
+    """The reason for a conversation without a result: one of the stop reasons of a response."""
 
     TOOL_DEADLINE = "ToolDeadline"
     """A call, or the calls of a turn, took too long."""

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 
 from rlhf_runtime.child_python import child_command
 from rlhf_runtime.environments import frames
+from rlhf_runtime.environments.child_processes import exit_text
 from rlhf_runtime.environments.errors import (
     EnvironmentsLost,
     ImportFailed,
@@ -26,6 +26,7 @@ from rlhf_runtime.environments.errors import (
     InvalidEnvironment,
 )
 from rlhf_runtime.environments.isolation import kill_group, tool_variables
+from rlhf_runtime.environments.message_reader import MessageReader, wait_until_ready
 from rlhf_runtime.environments.output_log import LineLimit, Output
 from rlhf_runtime.environments.settings import EnvironmentDescription, EnvironmentSettings
 
@@ -44,7 +45,7 @@ _PROGRAM = (
 )
 
 FOLDER_PREFIX = "rlhf-conversations-"
-"""Of the folder of a server; the process id of its owner follows."""
+"""Begin of the name of a server's folder; the process id of its owner follows."""
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Forked:
     output: what it prints.
     process: its id, once it is forked.
     ended: description of its exit, once it has ended.
+    is_in_use: true while a request waits for the process.
     """
 
     number: int
@@ -67,6 +69,7 @@ class Forked:
     ended: asyncio.Future[str] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
+    is_in_use: bool = False
 
 
 def remove_stale_folders(parent: Path) -> None:
@@ -96,6 +99,7 @@ class ServerHandle:
         self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
+        self._reports = MessageReader(self._control)
         variables = tool_variables(os.environ, settings.variables, settings.allow_network)
         folders = json.dumps([str(Path(folder).absolute()) for folder in python_path])
         with theirs:
@@ -120,11 +124,6 @@ class ServerHandle:
         self._reader: asyncio.Task[None] | None = None
         self.is_alive = True
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._popen.pid
-
     async def load(self, seconds: float = START_SECONDS) -> EnvironmentDescription:
         """Import the user's modules, and return the description of what is there.
 
@@ -138,7 +137,7 @@ class ServerHandle:
         try:
             async with asyncio.timeout(seconds):
                 await self._send(request)
-                reply = await receive(self._control)
+                reply = await self._reports.receive()
         except TimeoutError:
             raise ImportTimedOut(
                 "the environment cannot be used: importing it took longer than "
@@ -161,14 +160,10 @@ class ServerHandle:
         """Fork a process for a conversation.
 
         Raises:
-            EnvironmentsLost: the server has ended.
+            EnvironmentsLost: the server has ended, or too many files are open.
         """
         self._num_forks += 1
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        readable, writable = os.pipe()
-        output = Output(readable, self._num_forks, self._lines)
-        forked = self._forked[self._num_forks] = Forked(self._num_forks, ours, output)
+        forked, theirs, writable = self._open(self._num_forks)
         try:
             with theirs:
                 await self._send({"fork": forked.number}, [theirs.fileno(), writable])
@@ -176,7 +171,7 @@ class ServerHandle:
         except OSError as error:
             self._lose()
             await self.end(forked)
-            raise EnvironmentsLost("the server of all conversations has ended") from error
+            raise _cannot_fork("a server of all conversations that has ended") from error
         except BaseException:  # a caller that gives up must not leave a process behind
             await self.end(forked)
             raise
@@ -185,17 +180,31 @@ class ServerHandle:
         forked.output.pid = forked.process.result()
         return forked
 
+    def _open(self, number: int) -> tuple[Forked, socket.socket, int]:
+        """Open the connection and the output of a process; also return the ends that it gets."""
+        with contextlib.ExitStack() as undo:
+            try:
+                ours, theirs = map(undo.enter_context, socket.socketpair())
+                readable, writable = os.pipe()
+            except OSError as error:
+                raise _cannot_fork(str(error)) from error
+            undo.pop_all()
+        ours.setblocking(False)
+        output = Output(readable, number, self._lines)
+        forked = self._forked[number] = Forked(number, ours, output)
+        return forked, theirs, writable
+
     async def _wait_for_fork(self, forked: Forked) -> None:
         waiting: list[asyncio.Future[Any]] = [forked.process, forked.ended]
         await asyncio.wait(waiting, timeout=FORK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if forked.process.done():
             return
-        why = f"the server has not forked within {FORK_SECONDS:g} s"
+        why = f"no fork within {FORK_SECONDS:g} s"
         if forked.ended.done():
             why = forked.ended.result()
         else:
             self._lose()
-        raise EnvironmentsLost(f"no process can be started for a conversation: got {why}")
+        raise _cannot_fork(why)
 
     async def end(self, forked: Forked, grace_seconds: float = 0.0) -> str:
         """Kill a conversation's process and all that it has started, and remove its folder.
@@ -231,7 +240,12 @@ class ServerHandle:
         await self._exit_code()
         self._lose()
         for forked in list(self._forked.values()):
-            self._close_ends(forked)
+            if forked.is_in_use:
+                # The event loop never wakes a reader whose file was closed. This one closes it.
+                with contextlib.suppress(OSError):
+                    forked.connection.shutdown(socket.SHUT_RDWR)
+            else:
+                self._close_ends(forked)
         self._output.close()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -242,20 +256,20 @@ class ServerHandle:
         except subprocess.TimeoutExpired:
             self._popen.kill()
             code = await asyncio.to_thread(self._popen.wait)
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return exit_text(code)
 
     async def _read_reports(self) -> None:
         """Receive reports until the server ends."""
         try:
             while True:
-                report = await receive(self._control)
+                report = await self._reports.receive()
                 # A caller that gave up has removed it.
                 forked = self._forked.get(report["number"])
                 if forked is not None and "process" in report:
                     forked.process.set_result(report["process"])
                 elif forked is not None and not forked.ended.done():
                     forked.ended.set_result(report["why"])
-        except (EOFError, OSError):
+        except (EOFError, OSError, frames.BadFrame):
             self._lose()
 
     def _lose(self) -> None:
@@ -283,46 +297,14 @@ class ServerHandle:
                 try:
                     sent = socket.send_fds(self._control, [content], list(descriptors))
                 except BlockingIOError:
-                    await _writable(self._control)
+                    await wait_until_ready(self._control, to_write=True)
                 else:
                     content, descriptors = content[sent:], ()
             await loop.sock_sendall(self._control, content)
 
 
-async def receive(connection: socket.socket) -> frames.Message:
-    """Receive a message.
-
-    Raises:
-        EOFError: the other end has closed the connection.
-        BadFrame: something else was received.
-    """
-    header = await _receive_exactly(connection, frames.LENGTH.size)
-    return frames.decode(await _receive_exactly(connection, frames.length_of(header)))
-
-
-async def _receive_exactly(connection: socket.socket, count: int) -> bytes:
-    loop, content = asyncio.get_running_loop(), bytearray()
-    while len(content) < count:
-        try:
-            part = await loop.sock_recv(connection, min(count - len(content), 1 << 20))
-        except ConnectionError:
-            raise EOFError from None
-        if not part:
-            raise EOFError
-        content += part
-    return bytes(content)
-
-
-async def _writable(connection: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    loop.add_writer(connection, wake)
-    try:
-        await ready
-    finally:
-        loop.remove_writer(connection)
+def _cannot_fork(got: str) -> EnvironmentsLost:
+    return EnvironmentsLost(
+        f"no process can be started for a conversation: got {got}, allowed a new process; free "
+        "memory on the node, or lower rollout.environment.concurrency"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rlhf_runtime.environments.tool_schema import ToolSchema
@@ -26,6 +26,8 @@ class EnvironmentSettings:
     """Arguments of every class; JSON values."""
     tools: tuple[str, ...] = ()
     """Functions without state, `package.module:function`, that every conversation can call."""
+    has_sources: bool = False
+    """True if there are tools that do not run in the conversations' processes."""
     # The manifest has the defaults of limits.
     call_seconds: float = field(kw_only=True)
     """Limit of one call of a tool."""
@@ -101,6 +103,14 @@ class EnvironmentDescription:
     def has_reset(self) -> bool:
         """True if some environment may add an observation to a prompt."""
         return any(facts.has_reset for facts in self.environments.values())
+
+    def with_tools(self, tools: Mapping[str, ToolFacts]) -> EnvironmentDescription:
+        """Return the description with further tools in every environment, behind its own."""
+        environments = {
+            name: replace(facts, tools={**facts.tools, **tools})
+            for name, facts in self.environments.items()
+        }
+        return replace(self, environments=environments)
 
     def environment_of(self, row: Mapping[str, Any]) -> str | None:
         """Return the name of a row's environment; None if it names none."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rlhf_runtime.environments.frames import is_deep
+
+# Far below what messages allow, and above what tools need.
+MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +37,14 @@ class MalformedCall:
     """The tool's name, if it could be read."""
     id: str = ""
     """The id that the model wrote, if it could be read."""
+
+
+def check_calls(calls: Sequence[ToolCall | MalformedCall]) -> list[ToolCall | MalformedCall]:
+    """Return the calls of a turn; those whose arguments no message can carry as malformed ones."""
+    problem = f"the arguments are nested deeper than {MAX_DEPTH} levels"
+    return [
+        MalformedCall("", problem, call.name, call.id)
+        if isinstance(call, ToolCall) and is_deep(call.arguments, MAX_DEPTH)
+        else call
+        for call in calls
+    ]

@@ -23,9 +23,10 @@ from rlhf_runtime.environments.type_hints import (
 )
 
 ToolSchema = Mapping[str, Any]
-"""A tool in OpenAI's form: {"type": "function", "function": {name, description, parameters}}."""
+"""A tool in OpenAI's form: {"type": "function", "function": {name, description, parameters}};
+parameters is a JSON schema of an object."""
 
-# Of a value in an error text.
+# Limit of a value in an error text.
 _SHOWN_CHARACTERS = 80
 
 
@@ -77,12 +78,13 @@ class Tool:
 
 
 def make_tool(
-    function: Callable[..., Any], title: str, is_method: bool, is_bound: bool = False
+    function: Callable[..., Any], name: str, title: str, is_method: bool, is_bound: bool = False
 ) -> Tool:
     """Make a tool from a function's hints and docstring.
 
     Args:
-        function: of the user; its name becomes the tool's.
+        function: of the user.
+        name: of the tool, by which it is looked up; a decorator may have renamed the function.
         title: of the function, for messages.
         is_method: True if it belongs to an environment, whose state it may change.
         is_bound: True if a method has no first parameter for the object.
@@ -116,7 +118,6 @@ def make_tool(
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     if required:
         schema["required"] = required
-    name = function.__name__
     content = {"name": name, "description": text.description, "parameters": schema}
     # Functions have no state that would have to be made again.
     repeats = is_method and not has_side_effects(function)

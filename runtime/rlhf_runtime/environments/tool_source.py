@@ -14,6 +14,10 @@ class ToolRaised(Exception):
     """A tool failed as tools do; the text is shown to the model."""
 
 
+class SourceFailed(Exception):
+    """A tool could not be called; the text says why. The sample is invalid."""
+
+
 class ToolSource(Protocol):
     """Tools that are called from the owner's event loop.
 
@@ -21,8 +25,25 @@ class ToolSource(Protocol):
     """
 
     @property
+    def title(self) -> str:
+        """The source, for messages."""
+        ...
+
+    @property
     def schemas(self) -> Mapping[str, ToolSchema]:
-        """Schemas of the tools by name."""
+        """Schemas of the tools by name, once `start` has returned."""
+        ...
+
+    async def start(self) -> None:
+        """Make the tools callable. `close` must follow, also after an error.
+
+        Raises:
+            InvalidEnvironment: they cannot be used.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End what the source has started."""
         ...
 
     async def call(self, key: EpisodeKey, call: ToolCall) -> str:
@@ -33,7 +54,8 @@ class ToolSource(Protocol):
             call: name and arguments.
 
         Raises:
-            ToolRaised: the model gets the text as the answer. Another error makes the sample
-                invalid.
+            ToolRaised: the model gets the text as the answer.
+            ToolsChanged: the job ends.
+            Exception: another error makes the sample invalid, as SourceFailed does.
         """
         ...

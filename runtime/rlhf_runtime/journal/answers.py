@@ -89,9 +89,12 @@ class CallAnswers:
     _provisional: list[Entry] = field(default_factory=list)
 
     @property
-    def damaged_files(self) -> Sequence[Path]:
-        """Files of earlier attempts that have damaged lines."""
-        return self._pass_answers.damaged
+    def damage_notices(self) -> tuple[str, ...]:
+        """Texts for users about files of earlier attempts that have damaged lines."""
+        return tuple(
+            f"{file} has damaged lines: the answers in them are asked for again"
+            for file in self._pass_answers.damaged
+        )
 
     def find(self, party: str, row: int, question: Callable[[], str], description: str) -> Any:
         """Return the answer of an earlier attempt; None without one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +36,7 @@ def check_job(
     *,
     one_machine: bool,
     has_code: bool = True,
+    python_path: Sequence[str] = (),
 ) -> None:
     """Check a job's models, data, verifiers, storage and trackers.
 
@@ -46,6 +47,7 @@ def check_job(
         findings: collects errors.
         one_machine: True if workers see the files of this machine.
         has_code: True if the user's code is on the path; verifiers are not checked without it.
+        python_path: folders of the user's code.
     """
     spec = job.spec
     policy, models, data = _uses(spec, graphs)
@@ -58,7 +60,8 @@ def check_job(
     rewards = spec if imports else spec.model_copy(update={"rewards": ()})
     if spec.rollout.environment is not None:
         data = replace(
-            data, environment=_environments(spec, imports, limits, one_machine, findings)
+            data,
+            environment=_environments(spec, imports, limits, one_machine, findings, python_path),
         )
     # Verifiers import while models and data are checked.
     with (
@@ -82,16 +85,23 @@ def check_job(
             (findings.warnings if one_machine else findings.unchecked).extend(found)
         if limits.tries_rewards and data.environment is not None and not findings.gathered.errors:
             tokenizer = TextTokenizer(folders[policy], spec.rollout.end_tokens)
-            try_environments(spec, data.environment, tokenizer, rows, one_machine, findings)
+            environment = data.environment
+            try_environments(spec, environment, tokenizer, rows, one_machine, findings, python_path)
 
 
 def _environments(
-    spec: RLHFJobSpec, imports: bool, limits: Limits, one_machine: bool, findings: Findings
+    spec: RLHFJobSpec,
+    imports: bool,
+    limits: Limits,
+    one_machine: bool,
+    findings: Findings,
+    python_path: Sequence[str],
 ) -> EnvironmentDescription | None:
     """Return the environments of a job, checked; None if they are not known here."""
     description = None
     if imports:
-        description = check_environments(spec, limits.verifier_seconds, one_machine, findings)
+        seconds = limits.verifier_seconds
+        description = check_environments(spec, seconds, one_machine, findings, python_path)
     if description is None:
         findings.unchecked.append("prompts with the schemas of tools: the tools are not known here")
     return description

@@ -85,7 +85,9 @@ def check_data(
                     spec, setting, part, use, tokenizer, seconds, findings
                 )
                 if part.builtin is None and table is not None:
-                    texts.setdefault(split, []).extend(table.texts)
+                    # An environment makes different tasks of rows with one prompt.
+                    own = table.texts if use.environment is None else table.records
+                    texts.setdefault(split, []).extend(own)
                 if table is not None and _is_scored(split, spec, use):
                     names = source_names(source)
                     rows = trial_rows(table, setting, part, names, use.environment)
@@ -152,7 +154,10 @@ def _check_source(
 
 
 def _overlap(texts: Mapping[Split, Sequence[str]]) -> list[str]:
-    """A warning if prompts of the evaluation are also trained on."""
+    """A warning if prompts of the evaluation are also trained on.
+
+    texts: of prompts, or complete rows as JSON.
+    """
     if not texts.keys() >= {Split.TRAIN, Split.EVALUATION}:
         return []
     trained, evaluated = set(texts[Split.TRAIN]), texts[Split.EVALUATION]

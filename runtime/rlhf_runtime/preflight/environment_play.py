@@ -10,10 +10,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_api.spec.conversation import ConversationLimits
+from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.stopping import StopReason
-from rlhf_runtime.conversations.answers import AnswerCutter
-from rlhf_runtime.data.row_text import OBSERVATION_MARK
+from rlhf_runtime.conversations.answer_cutter import AnswerCutter
+from rlhf_runtime.conversations.first_prompt import length_failure, with_observation
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.data.tool_calls.dialogue import ToolDialogue
 from rlhf_runtime.environments.episodes import Episodes
@@ -81,24 +81,27 @@ class Player:
 
     def __init__(
         self,
+        spec: RLHFJobSpec,
         episodes: Episodes,
         facts: ClassFacts,
         dialogue: ToolDialogue,
         tokenizer: TextTokenizer,
-        limits: ConversationLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
+            spec: of the job.
             episodes: of the job; started.
             facts: about the environment.
             dialogue: of the model with its tools.
             tokenizer: of the policy.
-            limits: of a conversation.
             clock: returns seconds.
         """
+        assert spec.rollout.environment is not None, "the job has no environment"
         self._episodes, self._facts, self._dialogue = episodes, facts, dialogue
-        self._tokenizer, self._cutter = tokenizer, AnswerCutter(tokenizer, limits)
+        self._tokenizer = tokenizer
+        self._cutter = AnswerCutter(tokenizer, spec.rollout.environment.limits)
+        self._max_prompt_tokens = spec.rollout.max_prompt_tokens
         self._clock = clock
 
     async def play(self, row: TrialRow) -> Play:
@@ -130,13 +133,10 @@ class Player:
     def _begin(self, row: TrialRow, begun: Begun, seconds: float) -> Play:
         text = row.prompt
         if begun.observation:
-            text = row.marked_prompt.replace(OBSERVATION_MARK, begun.observation)
-        # A chat template writes special tokens itself.
-        is_plain = self._tokenizer.chat_template is None
-        (prompt,) = self._tokenizer.encode([text], add_special_tokens=is_plain).runs()
-        play = Play(row, np.asarray(prompt, dtype=np.int32))
+            text = with_observation(row.marked_prompt, begun.observation, self._dialogue)
+        play = Play(row, self._dialogue.prompt_tokens(text))
         play.observation, play.begin_seconds = begun.observation, seconds
-        play.failure = begun.failure
+        play.failure = begun.failure or length_failure(len(play.prompt), self._max_prompt_tokens)
         return play
 
     async def _call(self, play: Play, number: int, name: str) -> None:

@@ -11,7 +11,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.data.tool_calls.job_dialogues import job_dialogues
 from rlhf_runtime.environments.episodes import Episodes
 from rlhf_runtime.environments.errors import InvalidEnvironment
-from rlhf_runtime.environments.from_manifest import environment_settings
+from rlhf_runtime.environments.from_manifest import environment_settings, tool_sources
 from rlhf_runtime.environments.settings import EnvironmentDescription
 from rlhf_runtime.preflight.environment_play import Play, Player
 from rlhf_runtime.preflight.environments import SECTION, title_of
@@ -38,6 +38,7 @@ def try_environments(
     rows: Sequence[TrialRow],
     one_machine: bool,
     findings: Findings,
+    python_path: Sequence[str] = (),
 ) -> None:
     """Play two conversations with every environment, and compare them.
 
@@ -48,6 +49,7 @@ def try_environments(
         rows: of the data; empty: they are not here.
         one_machine: True if the environments will run on this machine.
         findings: collects errors, what was said, and warnings.
+        python_path: folders of the user's code, for programs of servers.
     """
     environment = spec.rollout.environment
     assert environment is not None, "the job has no environment"
@@ -56,7 +58,7 @@ def try_environments(
         title = title_of(environment, name)
         findings.unchecked.append(f"conversations of {title}: there is no row here to begin with")
     with findings.about(*SECTION):
-        played = asyncio.run(_play_all(spec, description, tokenizer, chosen))
+        played = asyncio.run(_play_all(spec, description, tokenizer, chosen, python_path))
         for name, plays in played.items():
             _report(environment, name, plays, tokenizer, one_machine, findings)
 
@@ -72,17 +74,17 @@ async def _play_all(
     description: EnvironmentDescription,
     tokenizer: TextTokenizer,
     chosen: dict[str, TrialRow | None],
+    python_path: Sequence[str],
 ) -> dict[str, Plays]:
-    environment = spec.rollout.environment
-    assert environment is not None
     dialogues = job_dialogues(spec, tokenizer, description)
-    episodes = Episodes(environment_settings(spec))
+    sources = tool_sources(spec, python_path)
+    episodes = Episodes(environment_settings(spec), python_path, sources=sources)
     played: dict[str, Plays] = {}
     try:
         await episodes.start()
         for name, row in chosen.items():
             facts = description.environments[name]
-            player = Player(episodes, facts, dialogues[name], tokenizer, environment.limits)
+            player = Player(spec, episodes, facts, dialogues[name], tokenizer)
             if row is not None:
                 played[name] = [await player.play(row) for _ in range(NUM_PLAYS)]
     finally:

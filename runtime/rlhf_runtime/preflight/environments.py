@@ -1,13 +1,14 @@
-"""Checks the environments of a job: imports them in a child process, as environment hosts do."""
+"""Checks the environments of a job: imports them in a child process and connects to servers of
+tools, as environment hosts do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from rlhf_api.problems import FieldPath
-from rlhf_api.spec.conversation import EnvironmentSpec
+from rlhf_api.spec.conversation import EnvironmentSpec, ToolFormat
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.data.tokenizer import TextTokenizer
@@ -15,8 +16,13 @@ from rlhf_runtime.data.tool_calls.dialogue import ToolDialogue
 from rlhf_runtime.data.tool_calls.job_dialogues import job_dialogues
 from rlhf_runtime.environments.environment_class import REWARD_METHODS
 from rlhf_runtime.environments.episodes import describe_environment
-from rlhf_runtime.environments.errors import ImportFailed, ImportTimedOut, InvalidEnvironment
-from rlhf_runtime.environments.from_manifest import environment_settings
+from rlhf_runtime.environments.errors import (
+    ImportFailed,
+    ImportTimedOut,
+    InvalidEnvironment,
+    ServerUnusable,
+)
+from rlhf_runtime.environments.from_manifest import environment_settings, tool_sources
 from rlhf_runtime.environments.settings import ClassFacts, EnvironmentDescription
 from rlhf_runtime.environments.tool_call import ToolCall
 from rlhf_runtime.environments.tool_schema import ToolSchema
@@ -27,15 +33,21 @@ SECTION: FieldPath = ("spec", "rollout", "environment")
 
 
 def check_environments(
-    spec: RLHFJobSpec, seconds: float, one_machine: bool, findings: Findings
+    spec: RLHFJobSpec,
+    seconds: float,
+    one_machine: bool,
+    findings: Findings,
+    python_path: Sequence[str] = (),
 ) -> EnvironmentDescription | None:
-    """Import the environments, and check the rewards that they give.
+    """Import the environments, read the tools of servers, and check rewards of environments.
 
     Args:
         spec: of a job with environments, whose code is on the path.
         seconds: limit of the import.
-        one_machine: True if they will run on this machine. Elsewhere a failed import may succeed.
+        one_machine: True if they will run on this machine. Elsewhere a failed import may succeed,
+            and a server may be reached.
         findings: collects errors, warnings, and environments whose import gave no result.
+        python_path: folders of the user's code, for programs of servers.
 
     Returns:
         The environments and their tools; None: they are not known here.
@@ -45,9 +57,16 @@ def check_environments(
     description = None
     with findings.about(*SECTION):
         try:
-            description = describe_environment(environment_settings(spec), seconds=seconds)
+            description = describe_environment(
+                environment_settings(spec), python_path, seconds, tool_sources(spec, python_path)
+            )
         except ImportTimedOut:
             findings.unchecked.append("rollout.environment: its module loads slowly")
+        except ServerUnusable as error:
+            if one_machine:
+                raise
+            first, *_ = str(error).splitlines()
+            findings.unchecked.append(f"rollout.environment.servers: {first}")
         except InvalidEnvironment as error:
             if one_machine or not isinstance(error, ImportFailed):
                 raise error.at(*_field_of(environment, error.entrypoint)) from None
@@ -143,6 +162,7 @@ def check_dialogues(
     dialogues: Mapping[str, ToolDialogue] = {}
     with findings.about(*SECTION):
         dialogues = job_dialogues(spec, tokenizer, description)
+        _check_names(dialogues, description)
     for name, dialogue in dialogues.items():
         schemas = description.tool_schemas(name)
         tools = ", ".join(map(_signature, schemas))
@@ -159,6 +179,24 @@ def check_dialogues(
         with findings.about("spec", "rollout", "maxResponseTokens"):
             findings.facts += _check_lengths(spec, environment, description, dialogues)
     return dialogues
+
+
+def _check_names(
+    dialogues: Mapping[str, ToolDialogue], description: EnvironmentDescription
+) -> None:
+    """Check that calls can be written: servers choose any names.
+
+    Raises:
+        InvalidEnvironment: a name cannot be written.
+    """
+    for environment, dialogue in dialogues.items():
+        for name in description.environments[environment].tools:
+            if dialogue.format is ToolFormat.PYTHON and not name.isidentifier():
+                raise InvalidEnvironment(
+                    f"a tool has no name of Python: got {name}, allowed letters, digits and "
+                    "underscores where calls are lines such as add(1, 2); choose the server's "
+                    "other tools in servers.NAME.tools, or set another toolFormat"
+                ).at(*SECTION, "servers")
 
 
 def _check_lengths(
@@ -194,7 +232,12 @@ def _check_lengths(
 
 def title_of(environment: EnvironmentSpec, name: str) -> str:
     """Return the title of an environment: its entrypoint, if it is a class."""
-    return environment.classes.get(name) or environment.entrypoint or "rollout.environment.tools"
+    functions = "tools" if environment.tools else "servers"
+    return (
+        environment.classes.get(name)
+        or environment.entrypoint
+        or f"rollout.environment.{functions}"
+    )
 
 
 def _titles(environment: EnvironmentSpec, names: list[str]) -> str:

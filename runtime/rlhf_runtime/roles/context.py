@@ -23,7 +23,7 @@ from rlhf_runtime.faults import Faults
 from rlhf_runtime.hooks import Hook, noop
 
 if TYPE_CHECKING:
-    from rlhf_runtime.conversations.settings import EnvironmentAccess
+    from rlhf_runtime.conversations.interfaces import EnvironmentAccess
     from rlhf_runtime.roles.early_rows import SendEnded
     from rlhf_runtime.roles.generation import Generation
 
@@ -138,6 +138,6 @@ class Result:
     unfinished: Shard | None = None
     """Rows of the same columns that a later call finishes."""
     episodes: EpisodeReport | None = None
-    """Of conversations."""
+    """Outcome of conversations. None: there are none."""
     began: float | None = None
     """Start of the work, in seconds since the epoch, where it first waited for other ranks."""

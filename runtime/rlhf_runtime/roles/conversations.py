@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_api.spec.row_sources import ChatTemplate
 from rlhf_flow.step.columns import (
     EPISODE,
     PROMPT_ID,
@@ -22,10 +21,10 @@ from rlhf_flow.step.columns import (
 from rlhf_runtime.calls.episodes import EpisodeId
 from rlhf_runtime.calls.inputs import CallInputs
 from rlhf_runtime.calls.reports import EpisodeReport, Statistics
-from rlhf_runtime.conversations.answers import AnswerCutter
+from rlhf_runtime.conversations.answer_cutter import AnswerCutter
 from rlhf_runtime.conversations.conversation import Conversation
 from rlhf_runtime.conversations.conversations import Conversations, SamplingOf
-from rlhf_runtime.conversations.settings import (
+from rlhf_runtime.conversations.interfaces import (
     ConversationSettings,
     ConversationTools,
     EnvironmentAccess,
@@ -52,8 +51,6 @@ class ConversationMaker:
     access: EnvironmentAccess
     dialogues: Mapping[str, ToolDialogue]
     """By environment."""
-    uses_template: bool
-    """False if prompts do not pass through the chat template."""
     settings: ConversationSettings
     tick: Hook
 
@@ -69,18 +66,16 @@ class ConversationMaker:
             return None
         assert access is not None, "workers with engines reach an environment host"
         settings = ConversationSettings(
-            rollout.environment,
-            rollout.max_prompt_tokens,
-            rollout.max_response_tokens,
-            max_sequence_tokens(rollout, context.folder),
-            max(1, rollout.environment.concurrency // _engines_on_node(context)),
+            environment=rollout.environment,
+            max_prompt_tokens=rollout.max_prompt_tokens,
+            max_tokens=rollout.max_response_tokens,
+            max_sequence_tokens=max_sequence_tokens(rollout, context.folder),
+            capacity=max(1, rollout.environment.concurrency // _engines_on_node(context)),
         )
-        source = context.job.spec.data.train.parts[0]
         return ConversationMaker(
             tokenizer,
             access,
             job_dialogues(context.job.spec, tokenizer, access.description),
-            source.chat_template is not ChatTemplate.NEVER,
             settings,
             context.tick,
         )
@@ -109,21 +104,20 @@ class ConversationMaker:
         is_first = inputs.at.tensor == inputs.at.pipeline == 0
         tools = ConversationTools(
             self._decode,
-            self._encode_prompt,
             AnswerCutter(self.tokenizer, self.settings.environment.limits).cut,
             self.access.connect() if is_first else None,
             self.tick,
         )
         conversations = [
             Conversation(
-                row,
-                self._dialogue(record),
-                record,
-                np.asarray(tokens, dtype=np.int32),
-                self.settings.max_tokens,
-                prompt_id,
-                sample,
-                records_kept_tokens,
+                row=row,
+                dialogue=self._dialogue(record),
+                record=record,
+                prompt=np.asarray(tokens, dtype=np.int32),
+                max_tokens=self.settings.max_tokens,
+                prompt_id=prompt_id,
+                sample=sample,
+                records_kept_tokens=records_kept_tokens,
             )
             for row, record, tokens, prompt_id, sample in zip(
                 prompts.index.rows.tolist(),
@@ -144,12 +138,6 @@ class ConversationMaker:
 
     def _decode(self, tokens: NDArray[np.int32]) -> str:
         return self.tokenizer.decode(pack([tokens], np.int32))[0]
-
-    def _encode_prompt(self, text: str) -> NDArray[np.int32]:
-        # A chat template writes special tokens itself.
-        is_plain = self.tokenizer.chat_template is None or not self.uses_template
-        (tokens,) = self.tokenizer.encode([text], add_special_tokens=is_plain).runs()
-        return np.asarray(tokens, dtype=np.int32)
 
 
 class ConversationRows:
@@ -178,7 +166,7 @@ class ConversationRows:
     def has_ended(self) -> NDArray[np.bool_]:
         """Return bool[rows]: true if the conversation has ended, and its reward is there."""
         self._loop.collect_rewards()
-        return np.array([one.has_reply for one in self._conversations], dtype=np.bool_)
+        return np.array([one.has_final_reply for one in self._conversations], dtype=np.bool_)
 
     def generated(self, rows: Rows | None = None) -> Generated:
         """Return the responses of some rows that have ended; None: of all."""
@@ -261,7 +249,7 @@ def journal_notices(counts: RecordCounts) -> tuple[str, ...]:
             "some conversations were rebuilt, and their tools answered otherwise than before: "
             "these are left out (environment/mismatches)"
         )
-    return tuple(notices)
+    return (*notices, *counts.damage_notices)
 
 
 def _engines_on_node(context: RoleContext) -> int:

@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,12 +67,15 @@ class JsonLines(logging.Formatter):
 
 
 class LineStream(io.TextIOBase):
-    """A text stream whose lines become records of a logger."""
+    """A text stream whose lines become records of a logger. Its methods may be called from any
+    thread."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._begun = ""
-        self._is_logging = False
+        self._lock = threading.Lock()
+        # True in a thread that logs.
+        self._thread = threading.local()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -90,25 +94,28 @@ class LineStream(io.TextIOBase):
     def write(self, text: str) -> int:
         """Log all complete lines; the rest waits for its end. Empty lines are left out."""
         # Logging reports an error of its own stream here: it would go round in circles.
-        if self._is_logging:
+        if getattr(self._thread, "is_logging", False):
             return len(text)
-        *lines, self._begun = (self._begun + text).split("\n")
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
         self._log(lines)
         return len(text)
 
     def end(self) -> None:
         """Log a line that has no end yet."""
-        rest, self._begun = self._begun, ""
+        with self._lock:
+            rest, self._begun = self._begun, ""
         self._log([rest])
 
     def _log(self, lines: list[str]) -> None:
-        self._is_logging = True
+        # Without the lock: a handler of another thread may hold its own, and write an error here.
+        self._thread.is_logging = True
         try:
             for line in lines:
                 if line.strip():
                     self._logger.info("%s", line.rstrip())
         finally:
-            self._is_logging = False
+            self._thread.is_logging = False
 
 
 @contextmanager

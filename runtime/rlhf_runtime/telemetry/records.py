@@ -54,6 +54,8 @@ class RunRecord:
     """The command line that repeats the run."""
     workers_started: float = 0.0
     """Unix time of the start of these workers: later than `started` after a restart."""
+    code: str = ""
+    """Digest of the user's code. Empty: not known."""
 
     @property
     def is_evaluation(self) -> bool:

@@ -24,13 +24,13 @@ class RayEpisodeClient:
         self._pending: dict[int, Any] = {}
 
     def send(self, request: EpisodeRequest) -> int:
-        """Send a request; returns its ticket."""
+        """Send a request; see `EpisodeClient`."""
         self._num_sent += 1
         self._pending[self._num_sent] = self._ask.remote(request)
         return self._num_sent
 
     def complete(self, episode: EpisodeId) -> RecordCounts:
-        """Wait until the journal has all results of the call of a conversation; count them.
+        """Wait for the journal; see `EpisodeClient`.
 
         Raises:
             CannotRecord: the journal cannot be written.
@@ -41,12 +41,7 @@ class RayEpisodeClient:
     def take(
         self, tickets: Sequence[int], num_needed: int, seconds: float
     ) -> dict[int, EpisodeReply]:
-        """Return the replies that are there, by ticket.
-
-        Args:
-            tickets: of requests whose reply was not taken so far.
-            num_needed: number of replies to wait for.
-            seconds: longest time to wait.
+        """Return the replies that are there; see `EpisodeClient`.
 
         Raises:
             RayError: the host has died.

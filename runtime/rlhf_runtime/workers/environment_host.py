@@ -9,7 +9,7 @@ from rlhf_api.plan import GraphName
 from rlhf_api.spec.job import RLHFJob
 from rlhf_runtime.calls.episodes import Act, Begin, EpisodeId, EpisodeReply, EpisodeRequest
 from rlhf_runtime.environments.episodes import Episodes
-from rlhf_runtime.environments.from_manifest import environment_settings
+from rlhf_runtime.environments.from_manifest import environment_settings, tool_sources
 from rlhf_runtime.environments.records import RecordCounts
 from rlhf_runtime.environments.results import EpisodeKey
 from rlhf_runtime.environments.settings import EnvironmentDescription
@@ -43,10 +43,11 @@ class EnvironmentHost(ActivityServer):
         configure_process(log_file, 1, python_path)
         super().__init__()
         journal = None if attempt is None else AnswerJournal(attempt, name)
-        self._episodes = Episodes(environment_settings(job.spec), python_path, journal)
+        settings, sources = environment_settings(job.spec), tool_sources(job.spec, python_path)
+        self._episodes = Episodes(settings, python_path, journal, sources)
 
     async def start(self) -> EnvironmentDescription:
-        """Import the environments; return their tools.
+        """Import the environments and connect to servers of tools; return all tools.
 
         Raises:
             InvalidEnvironment: they cannot be used.
@@ -60,6 +61,7 @@ class EnvironmentHost(ActivityServer):
         Raises:
             JournalMismatch: an earlier attempt has made other calls.
             EnvironmentsLost: processes of conversations cannot be started.
+            ToolsChanged: a server's tools are not those of the prompts.
         """
         key, action = EpisodeKey(_scope(request.episode), request.episode.row), request.action
         if isinstance(action, Begin):
@@ -82,7 +84,7 @@ class EnvironmentHost(ActivityServer):
         return await self._episodes.complete(_scope(episode))
 
     async def close(self) -> None:
-        """End all episodes."""
+        """End all episodes, and connections to servers."""
         await self._episodes.close()
 
 

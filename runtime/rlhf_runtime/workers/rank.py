@@ -40,7 +40,7 @@ from rlhf_runtime.workers.setup import (
 )
 
 if TYPE_CHECKING:  # torch is imported when a rank prepares
-    from rlhf_runtime.conversations.settings import EnvironmentAccess
+    from rlhf_runtime.conversations.interfaces import EnvironmentAccess
     from rlhf_runtime.engines.parallel import ParallelContext
     from rlhf_runtime.engines.training import TrainingEngine
     from rlhf_runtime.environments.settings import EnvironmentDescription
@@ -352,7 +352,7 @@ def access_to(host: Any, environment: EnvironmentDescription) -> EnvironmentAcce
         host: handle of the environment host.
         environment: its tools.
     """
-    from rlhf_runtime.conversations.settings import EnvironmentAccess
+    from rlhf_runtime.conversations.interfaces import EnvironmentAccess
     from rlhf_runtime.workers.environment_client import RayEpisodeClient
 
     return EnvironmentAccess(environment, lambda: RayEpisodeClient(host))

@@ -228,11 +228,7 @@ def _notices(answers: CallAnswers) -> tuple[str, ...]:
             "steps that run again have other responses than in the interrupted attempt: these are "
             "scored again"
         )
-    notices += [
-        f"{file} has damaged lines: the answers in them are asked for again"
-        for file in answers.damaged_files
-    ]
-    return tuple(notices)
+    return (*notices, *answers.damage_notices)
 
 
 def _questions(columns: Mapping[str, Column]) -> list[Question]:

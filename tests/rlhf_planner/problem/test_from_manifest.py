@@ -19,7 +19,7 @@ from rlhf_flow.jobs.job_graphs import trace_job
 from rlhf_planner.plan import plan_job, plan_problem, resolve_shapes
 from rlhf_planner.problem.devices import GIB
 from rlhf_planner.problem.from_manifest import problem_of
-from rlhf_planner.problem.problem import FixedStrategy, PlanningProblem
+from rlhf_planner.problem.problem import ConversationWorkload, FixedStrategy, PlanningProblem
 
 from ..pools import pool_of
 
@@ -189,3 +189,33 @@ def test_responses_that_stay_on_their_engine_fuse_no_stages(
 ) -> None:
     fusion = asked(job(rollout=field)).fixed.stage_fusion
     assert (fusion is not StageFusionType.NEVER) is may_fuse
+
+
+def test_conversations_have_half_of_their_limits_unless_the_manifest_expects_others(
+    job: Any,
+) -> None:
+    environment: dict[str, Any] = {"tools": ["a:b"], "limits": {"turns": 4, "answerTokens": 100}}
+    rollout: dict[str, Any] = {"samplesPerPrompt": 2, "maxResponseTokens": 1000}
+
+    def conversations(**fields: Any) -> ConversationWorkload | None:
+        made = job(rollout=rollout | {"environment": environment | fields})
+        return asked(made).workload.conversations
+
+    # Answers of 50 tokens after 1.5 of 2.5 turns, in a response of 500.
+    usual = ConversationWorkload(
+        turns=2.5,
+        max_turns=4,
+        sampled_share=0.85,
+        tool_seconds=0.0,
+        delay_steps=16,
+        concurrency=256,
+    )
+    assert conversations() == usual
+    assert conversations(order="Fastest") == replace(usual, delay_steps=None)
+    longer = {"limits": {"turns": 4, "answerTokens": 1000}}
+    assert conversations(**longer) == replace(usual, sampled_share=0.5)
+    expected = {"expectedTurns": 2, "expectedToolSeconds": 1.5, "expectedSampled": 0.7}
+    assert conversations(**expected, concurrency=8, delaySteps=4) == ConversationWorkload(
+        turns=2.0, max_turns=4, sampled_share=0.7, tool_seconds=1.5, delay_steps=4, concurrency=8
+    )
+    assert asked(job(rollout=rollout)).workload.conversations is None

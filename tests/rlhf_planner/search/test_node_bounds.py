@@ -26,7 +26,7 @@ from rlhf_planner.evaluate import Estimate, evaluate, hardware_of_pools
 from rlhf_planner.feasibility import apply_placement, check_feasible, requested_placement
 from rlhf_planner.placement.strategy import JobStrategy, RoleStrategy
 from rlhf_planner.plan_builder import build_plan
-from rlhf_planner.problem.problem import PlanningProblem
+from rlhf_planner.problem.problem import ConversationWorkload, PlanningProblem
 from rlhf_planner.search.node_bounds import Relaxation
 from rlhf_planner.search.search_space import Candidate, Domains, SearchSpace
 
@@ -107,29 +107,55 @@ def leaves(space: SearchSpace | None) -> Iterator[Chosen]:
             yield from leaves(part)
 
 
+def num_bounded(random: Random, problem: PlanningProblem, placement: JobStrategy) -> int:
+    """The number of plans that are compared with their bounds."""
+    bounded, num_compared = Bounded(problem), 0
+    of_roles = bounded.relaxation.placement_bounds(placement)
+    for space in bounded.relaxation.spaces(placement):
+        for cuts in some_cuts(random, space, 9):
+            chosen = completed(random, cuts)
+            exact = bounded.exact(space, chosen)
+            if exact == inf:
+                continue
+            assert space.pruned() is not None and of_roles is not None
+            bounds = [bounded.times.steps.step_seconds(placement, of_roles)]
+            for count in range(len(cuts) + 1):
+                for first, rest in ((cuts, space.domains), (chosen, single(cuts))):
+                    domains = (*single(first[:count]), *rest[count:])
+                    bound = bounded.step(space, domains)
+                    assert bound is not None
+                    bounds.append(bound)
+            assert all(bound <= exact * (1 + 1e-9) for bound in bounds)
+            num_compared += 1
+    return num_compared
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_no_plan_is_below_its_bounds_and_no_feasible_plan_is_pruned(seed: int) -> None:
+    random = Random(seed)
+    assert sum(num_bounded(random, *each) for each in jobs(seed, 20)) > 20
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_plan_of_conversations_is_below_its_bounds(seed: int) -> None:
+    """Whatever their turns, tools and limits, and wherever in its node an engine is."""
     random, num_compared = Random(seed), 0
-    for problem, placement in jobs(seed, 20):
-        bounded = Bounded(problem)
-        of_roles = bounded.relaxation.placement_bounds(placement)
-        for space in bounded.relaxation.spaces(placement):
-            for cuts in some_cuts(random, space, 9):
-                chosen = completed(random, cuts)
-                exact = bounded.exact(space, chosen)
-                if exact == inf:
-                    continue
-                assert space.pruned() is not None and of_roles is not None
-                bounds = [bounded.times.steps.step_seconds(placement, of_roles)]
-                for count in range(len(cuts) + 1):
-                    for first, rest in ((cuts, space.domains), (chosen, single(cuts))):
-                        domains = (*single(first[:count]), *rest[count:])
-                        bound = bounded.step(space, domains)
-                        assert bound is not None
-                        bounds.append(bound)
-                assert all(bound <= exact * (1 + 1e-9) for bound in bounds)
-                num_compared += 1
+    for problem, placement in jobs(90 + seed, 16):
+        workload = replace(problem.workload, conversations=conversations(random))
+        num_compared += num_bounded(random, replace(problem, workload=workload), placement)
     assert num_compared > 20
+
+
+def conversations(random: Random) -> ConversationWorkload:
+    max_turns = random.choice([2, 8, 30])
+    return ConversationWorkload(
+        turns=random.uniform(1, max_turns),
+        max_turns=max_turns,
+        sampled_share=random.uniform(0.1, 1),
+        tool_seconds=random.choice([0.0, 0.01, 0.3, 5.0]),
+        delay_steps=random.choice([1, 16, 200, None]),
+        concurrency=random.choice([1, 16, 256]),
+    )
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from random import Random
 
 import numpy as np
@@ -15,7 +16,7 @@ from rlhf_api.spec.conversation import EnvironmentSpec
 from rlhf_runtime.calls.episodes import Act, Begin, EpisodeId, EpisodeReply, EpisodeRequest
 from rlhf_runtime.conversations.conversation import Conversation
 from rlhf_runtime.conversations.conversations import Conversations
-from rlhf_runtime.conversations.settings import ConversationSettings, ConversationTools
+from rlhf_runtime.conversations.interfaces import ConversationSettings, ConversationTools
 from rlhf_runtime.dataplane.columns import Column, pack
 from rlhf_runtime.engines.response_batch import BatchGenerator, Sampling
 from rlhf_runtime.environments.records import RecordCounts
@@ -27,10 +28,14 @@ from ..engines.scripted_engine import STOP, ScriptedEngine
 
 VERSION = 7
 CALL, BAD_CALL, ANSWER = 3, 4, 15
+MAX_ANSWER_CHARACTERS = 30
 
 
 class ScriptedDialogue:
     """Every token CALL of a turn is a call, every BAD_CALL a malformed one."""
+
+    def prompt_tokens(self, text: str) -> NDArray[np.int32]:
+        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
 
     def calls(self, turn: NDArray[np.int32]) -> Sequence[ToolCall | MalformedCall]:
         return [
@@ -60,8 +65,11 @@ class LateClient:
     random: Random
     fails: frozenset[tuple[int, int]] = frozenset()
     """Rows and turns whose calls fail."""
+    unrewarded: frozenset[int] = frozenset()
+    """Rows whose reward fails."""
     observation: str = "see"
     asked: list[EpisodeRequest] = field(default_factory=list)
+    num_waits: int = 0
     _pending: dict[int, EpisodeReply] = field(default_factory=dict)
 
     def send(self, request: EpisodeRequest) -> int:
@@ -82,6 +90,8 @@ class LateClient:
             )
             num_errors = sum(isinstance(call, MalformedCall) for call in action.calls)
             return Acted(answers, float(action.turn + 1), num_errors)
+        if row in self.unrewarded:
+            return Ended(failure=EpisodeFailure(FailureKind.ENVIRONMENT_FAILED, "no reward"))
         return Ended(float(row))
 
     def complete(self, episode: EpisodeId) -> RecordCounts:
@@ -90,6 +100,7 @@ class LateClient:
     def take(
         self, tickets: Sequence[int], num_needed: int, seconds: float
     ) -> dict[int, EpisodeReply]:
+        self.num_waits += seconds > 0
         # Some are late; the last ones that are waited for come at some time.
         late = {ticket for ticket in tickets if self.random.random() < 0.5}
         return {t: self._pending.pop(t) for t in tickets if t not in late}
@@ -103,6 +114,11 @@ class Played:
     engine: ScriptedEngine
     client: LateClient
     num_batches: int
+    sampled: list[tuple[int, int]]
+    """Row and number of every turn, in the order of their begins."""
+    num_ticks: int
+    """Reports of progress while environments were silent."""
+    records: RecordCounts
 
 
 def play(
@@ -113,6 +129,7 @@ def play(
     max_tokens: int = 60,
     max_sequence_tokens: int = 200,
     fails: frozenset[tuple[int, int]] = frozenset(),
+    unrewarded: frozenset[int] = frozenset(),
     observation: str = "see",
     **environment: object,
 ) -> Played:
@@ -125,6 +142,7 @@ def play(
         max_tokens: limit of a response.
         max_sequence_tokens: limit of prompt and response.
         fails: rows and turns whose calls fail.
+        unrewarded: rows whose reward fails.
         observation: of every fourth row.
         environment: fields of the environment.
     """
@@ -133,8 +151,17 @@ def play(
     spec = EnvironmentSpec.model_validate(
         {"tools": ["a:b"], "delaySteps": 4, "limits": {"turns": 5}, **environment}
     )
-    client = LateClient(Random(seed), fails, observation)
-    tools = ConversationTools(_text, _tokens, lambda text: text, client, noop)
+    ticks = count()
+    client = LateClient(Random(seed), fails, unrewarded, observation)
+    tools = ConversationTools(
+        _text, lambda text: text[:MAX_ANSWER_CHARACTERS], client, partial(next, ticks)
+    )
+    sampled = list[tuple[int, int]]()
+
+    def sampling(rows: Sequence[int], turns: Sequence[int]) -> Sampling:
+        sampled.extend(zip(rows, turns, strict=True))
+        return Sampling(1.0, [1000 * row + turn for row, turn in zip(rows, turns, strict=True)])
+
     settings = ConversationSettings(spec, 16, max_tokens, max_sequence_tokens, capacity)
     batch = BatchGenerator(engine).new_batch(VERSION)
     record = '{"prompt": "p", "record": {}, "marked_prompt": "p\ue000observation\ue000"}'
@@ -145,22 +172,14 @@ def play(
         for row in range(rows)
     ]
     loop = Conversations(
-        settings, tools, engine, batch, _sampling, partial(EpisodeId, GraphName.STEP, 1, 0, "g", 0)
+        settings, tools, engine, batch, sampling, partial(EpisodeId, GraphName.STEP, 1, 0, "g", 0)
     )
     loop.run(conversations, noop)
-    return Played(conversations, engine, client, batch.num_rows)
-
-
-def _sampling(rows: Sequence[int], turns: Sequence[int]) -> Sampling:
-    return Sampling(1.0, [1000 * row + turn for row, turn in zip(rows, turns, strict=True)])
+    return Played(conversations, engine, client, batch.num_rows, sampled, next(ticks), loop.records)
 
 
 def _text(tokens: NDArray[np.int32]) -> str:
     return " ".join(str(token) for token in tokens if token != STOP)
-
-
-def _tokens(text: str) -> NDArray[np.int32]:
-    return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
 
 
 def responses(played: Played) -> Column:

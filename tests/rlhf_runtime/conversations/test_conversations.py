@@ -8,11 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_api.spec.stopping import StopReason
+from rlhf_api.spec.stopping import CONVERSATION_REASONS, StopReason
 from rlhf_runtime.calls.episodes import Act, Begin, End
+from rlhf_runtime.environments.results import FailureKind
 
 from ..engines.scripted_engine import STOP
-from .scripted import ANSWER, BAD_CALL, CALL, Played, ScriptedDialogue, play, responses
+from .scripted import (
+    ANSWER,
+    BAD_CALL,
+    CALL,
+    MAX_ANSWER_CHARACTERS,
+    Played,
+    ScriptedDialogue,
+    play,
+    responses,
+)
 
 SEEDS = range(20)
 
@@ -42,6 +52,26 @@ def test_fastest_order_samples_the_same_tokens_in_another_order() -> None:
     plays = [play(seed=seed, order="Fastest") for seed in SEEDS]
     assert all(outcome(played) == outcome(exact) for played in plays), "seeds are of rows and turns"
     assert any(played.engine.added != exact.engine.added for played in plays)
+
+
+@pytest.mark.parametrize("order", ["Exact", "Fastest"])
+def test_every_turn_is_sampled_once_under_its_own_number(order: str) -> None:
+    played = play(order=order)
+    turns = [(one.row, turn) for one in played.conversations for turn in range(len(one.turns))]
+    assert sorted(played.sampled) == turns
+    assert len(turns) > len(played.conversations)
+
+
+def test_every_wait_for_environments_is_progress() -> None:
+    played = play()
+    assert played.num_ticks == played.client.num_waits > 0
+    fastest = play(order="Fastest")
+    assert fastest.num_ticks >= fastest.client.num_waits > 0
+
+
+def test_the_journal_is_complete_at_the_end() -> None:
+    played = play()
+    assert played.records.num_read == len(played.client.asked)
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 100])
@@ -90,16 +120,35 @@ def test_conversations_end_for_their_reasons() -> None:
 
 
 def test_an_answer_that_fills_the_context_is_not_appended() -> None:
-    played = play(rows=40, max_sequence_tokens=12)
-    full = [one for one in played.conversations if one.reason is StopReason.CONTEXT_LIMIT]
-    assert full
-    for one in full:
-        answer = ScriptedDialogue().answer_tokens(
-            one.last_turn, one.turns[-1].calls, one.turns[-1].answers
-        )
-        assert len(one.prompt) + one.num_tokens + len(answer) >= 12 and one.mask[-1] == 1
-    going_on = {one.row for one in played.conversations} - {one.row for one in full}
-    assert any(len(played.conversations[row].turns) > 1 for row in going_on)
+    num_exact = 0
+    for limit in range(8, 24):
+        played = play(rows=40, max_sequence_tokens=limit)
+        full = [one for one in played.conversations if one.reason is StopReason.CONTEXT_LIMIT]
+        assert 0 < len(full) < 40
+        for one in full:
+            answer = ScriptedDialogue().answer_tokens(
+                one.last_turn, one.turns[-1].calls, one.turns[-1].answers
+            )
+            num_tokens = len(one.prompt) + one.num_tokens + len(answer)
+            assert num_tokens >= limit and one.mask[-1] == 1
+            num_exact += num_tokens == limit
+        # Of the first turns the prompt alone.
+        begins = [len(prompt) for _, prompts in played.engine.added for prompt in prompts]
+        assert 2 < max(begins) < limit, "the next turn has a token at least"
+    assert num_exact
+
+
+def test_calls_of_a_turn_that_is_cut_off_are_not_made() -> None:
+    played = play(rows=60, max_tokens=9)
+    made = {
+        (r.episode.row, r.action.turn) for r in played.client.asked if isinstance(r.action, Act)
+    }
+    full = [one for one in played.conversations if one.num_tokens == 9]
+    cut_off = [one for one in full if one.tokens[-1] != STOP]
+    assert any(CALL in one.last_turn for one in cut_off)
+    for one in cut_off:
+        assert one.reason is StopReason.TOKEN_LIMIT
+        assert (one.row, len(one.turns) - 1) not in made and not one.turns[-1].calls
 
 
 def test_a_failure_ends_its_conversation_only() -> None:
@@ -114,6 +163,23 @@ def test_a_failure_ends_its_conversation_only() -> None:
     others = [number for number in range(12) if number != row]
     expected = outcome(whole)
     assert [outcome(failed)[n] for n in others] == [expected[n] for n in others]
+
+
+def test_failures_are_stop_reasons() -> None:
+    failures = {StopReason(kind.value) for kind in FailureKind}
+    assert failures | {StopReason.TURN_LIMIT} == set(CONVERSATION_REASONS)
+
+
+def test_a_reward_that_fails_is_a_failure_of_a_whole_conversation() -> None:
+    whole, failed = play(), play(unrewarded=frozenset({3}))
+    one, before = failed.conversations[3], whole.conversations[3]
+    assert one.reason is StopReason.ENVIRONMENT_FAILED and one.reward is None
+    assert one.failure is not None and one.failure.detail == "no reward"
+    assert one.tokens.tolist() == before.tokens.tolist()
+    assert one.mask.tolist() == before.mask.tolist()
+    row = next(r.episode.row for r in whole.client.asked if isinstance(r.action, Act))
+    twice = play(fails=frozenset({(row, 0)}), unrewarded=frozenset({row})).conversations[row]
+    assert twice.reason is StopReason.TOOL_DEADLINE, "the first failure counts"
 
 
 def test_an_observation_is_written_into_the_prompt() -> None:
@@ -145,6 +211,12 @@ def test_rewards_stand_at_the_last_token_of_their_turns() -> None:
             assert rewards[end] == expected
         assert np.count_nonzero(rewards) == sum(turn.reward is not None for turn in one.turns)
         assert one.reward == float(one.row)
+
+
+def test_long_answers_are_cut() -> None:
+    turns = [turn for one in play(rows=40).conversations for turn in one.turns]
+    lengths = {len(answer) for turn in turns for answer in turn.answers}
+    assert max(lengths) == MAX_ANSWER_CHARACTERS and len(lengths) > 2
 
 
 def test_every_call_has_an_answer_in_its_place() -> None:

@@ -168,6 +168,18 @@ ENVIRONMENTS = '''
             """Fork a child that returns, too."""
             return "parent" if os.fork() else "child"
 
+        def keep_connection(self, path: str) -> str:
+            """Hang, with a child that keeps the connection; at the second time answer."""
+            if Path(path).exists():
+                return "again"
+            Path(path).write_text(str(os.getppid()))
+            if os.fork() == 0:
+                os.setsid()
+                while Path(path).exists():
+                    time.sleep(0.02)
+                os._exit(0)
+            time.sleep(3600)
+
         def leave_programs(self, path: str) -> str:
             """Start programs, one of them in a session of its own."""
             for new in (False, True):
@@ -372,6 +384,20 @@ ENVIRONMENTS = '''
         def reward(self) -> float:
             return 1.0
 
+    class Moody(Unstable):
+        """Observes otherwise in every process."""
+        def reset(self):
+            return str(os.getpid())
+
+    class Lucky(Drawer):
+        """Rewards that are drawn, after as many other numbers as calls have drawn."""
+        def turn_reward(self) -> float:
+            reward, *_ = [random.random() for _ in self._numbers]
+            return reward
+
+        def reward(self) -> float:
+            return random.random()
+
     def shout(text: str) -> str:
         """Make a text loud."""
         return text.upper()
@@ -427,8 +453,15 @@ class Remote:
     """A tool of another source, with one argument."""
 
     def __init__(self, name: str) -> None:
+        self.title = "another source"
         self.schemas = {name: {"type": "function", "function": {"name": name}}}
         self.asked: list[str] = []
+
+    async def start(self) -> None:
+        """It is always there."""
+
+    async def close(self) -> None:
+        """Nothing was started."""
 
     async def call(self, key: EpisodeKey, call: ToolCall) -> str:
         text = call.arguments["text"]
@@ -449,13 +482,13 @@ class Attempts:
         self._module = module
         self._journal = journal
         self._journals: list[AnswerJournal] = []
-        self.settings = "same"
+        self.settings, self.code = "same", "code"
 
     def next(
         self, environment: str, sources: Sequence[ToolSource] = (), **settings: Any
     ) -> Episodes:
         """The conversations of the next attempt, with the journal of earlier ones."""
-        digests = Settings(self.settings, "code")
+        digests = Settings(self.settings, self.code)
         folder = JournalFolder(self._journal, digests, JournalMode.EXACT, print)
         attempt = folder.begin(0)
         assert attempt is not None

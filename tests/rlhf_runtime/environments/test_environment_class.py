@@ -107,6 +107,61 @@ def test_public_methods_are_tools_and_the_runtimes_own_are_not(load: Load) -> No
     assert facts.part_names == ("speed", "score")
 
 
+RENAMED = '''
+    from functools import cache, wraps
+
+    def loud(method):
+        def louder(self, text: str) -> str:
+            """Say it loud."""
+            return method(self, text).upper()
+        return louder
+
+    def counted(method):
+        @wraps(method)
+        def wrapper(*args, **kwargs):
+            return method(*args, **kwargs)
+        return wrapper
+
+    class Talker:
+        @loud
+        def say(self, text: str) -> str:
+            """Say."""
+            return text
+
+        @counted
+        def ask(self, text: str) -> str:
+            """Ask."""
+            return f"{text}?"
+
+        @cache
+        def look_up(self, text: str) -> str:
+            """Look up."""
+            return text
+
+        tell = ask
+
+    def shout(text: str) -> str:
+        """Shout."""
+        return text.upper()
+
+    helper = shout
+'''
+
+
+def test_a_tool_is_called_by_the_name_under_which_it_is_found(load: Load) -> None:
+    environment = load(RENAMED, "Talker", tools=("helper",))["Talker"]
+    talker = environment.kind() if environment.kind else None
+    names = ["say", "ask", "look_up", "tell"]
+    assert list(environment.methods) == names
+    for name, tool in environment.methods.items():
+        assert tool.name == tool.schema["function"]["name"] == name
+    said = [
+        getattr(talker, name)(**environment.methods[name].convert({"text": "a"})) for name in names
+    ]
+    assert said == ["A", "a?", "a", "a?"]
+    assert list(environment.facts.tools) == [*names, "helper"]
+
+
 def test_functions_need_no_class(load: Load) -> None:
     facts = load(GAME, tools=("helper",))[""].facts
     assert list(facts.tools) == ["helper"]
@@ -134,6 +189,8 @@ def test_a_reward_is_a_method_or_an_attribute(load: Load, line: str, has_reward:
 
 
 CLASSES = '''
+    import abc
+
     class Good:
         def act(self) -> str:
             """Act."""
@@ -146,6 +203,10 @@ CLASSES = '''
 
     class HalfSaved(Good):
         def snapshot(self): ...
+
+    class Abstract(Good, abc.ABC):
+        @abc.abstractmethod
+        def _act(self): ...
 
     class Needy(Good):
         def __init__(self, size): ...
@@ -162,6 +223,7 @@ CLASSES = '''
     [
         (["NoDocstring"], {}, "method NoDocstring.act has no description.*begin its name with _"),
         (["NoTools"], {}, "examined_[0-9]+:NoTools has no tools"),
+        (["Abstract"], {}, "Abstract is abstract: got no implementation of _act"),
         (["HalfSaved"], {}, "HalfSaved has only one of snapshot and restore: got snapshot"),
         (["Needy"], {}, r"Needy does not take its parameters: missing.*'size'; got Needy\(size\)"),
         (["Good"], {"size": 1}, "Good does not take its parameters.*'size'"),
@@ -170,7 +232,11 @@ CLASSES = '''
         ([], {"tools": ("Good",)}, "not a function: got examined_[0-9]+:Good of type type"),
         (["act"], {}, "not a class: got examined_[0-9]+:act of type function"),
         (["number"], {}, "not a class"),
-        (["Missing"], {}, "no such name in the module: got Missing, allowed Good, HalfSaved"),
+        (
+            ["Missing"],
+            {},
+            "no such name in the module: got Missing, allowed Abstract, Good, HalfSaved",
+        ),
         ([], {}, "has no tools"),
     ],
 )

@@ -149,6 +149,19 @@ def test_an_exception_is_kept_only_if_its_call_is_completed(
     assert counts == RecordCounts(num_read=1 + completes)
 
 
+def test_damaged_lines_are_noted(attempts: Attempts, tmp_path: Path) -> None:
+    turns = [[call("increment", a=1)]]
+    first, _ = attempt(attempts.next("IncrementEnv"), turns)
+    (file,) = (tmp_path / "journal").glob("step-*/*.jsonl")
+    begin, *lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([begin.replace(b"begin", b"begun"), *lines]))
+    second, counts = attempt(attempts.next("IncrementEnv"), turns, completes=True)
+    assert second == first
+    assert counts is not None and counts.num_read == 2
+    (notice,) = counts.damage_notices
+    assert notice.startswith(f"{file} has damaged lines")
+
+
 def test_other_calls_than_before_are_refused_under_the_same_settings(attempts: Attempts) -> None:
     attempt(attempts.next("IncrementEnv"), [[call("increment", a=1)]])
     with pytest.raises(JournalMismatch, match="asks environment turn 1 another question"):
@@ -159,6 +172,61 @@ def test_other_calls_than_before_are_refused_under_the_same_settings(attempts: A
     )
     assert isinstance(results[1], Acted) and results[1].answers == ("2",)
     assert counts == RecordCounts(num_read=1, num_different=2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "lost", "num_read", "num_different"),
+    [("Unstable", 1, 1, 1), ("Moody", 0, 0, 2)],
+)
+def test_what_followed_another_answer_is_not_read(
+    attempts: Attempts,
+    tmp_path: Path,
+    environment: str,
+    lost: int,
+    num_read: int,
+    num_different: int,
+) -> None:
+    turns = [[call("act")]]
+    attempt(attempts.next(environment), turns)
+    (file,) = (tmp_path / "journal").glob("step-*/*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(line for number, line in enumerate(lines) if number != lost))
+    attempts.settings = "others"
+    _, counts = attempt(attempts.next(environment), turns, completes=True)
+    assert counts == RecordCounts(num_read, num_different)
+
+
+def test_rewards_draw_the_same_numbers_after_other_calls(module: Path) -> None:
+    (_, acted, ended), (_, other_acted, other_ended) = (
+        attempt(Episodes(settings_of("Lucky"), [str(module)]), [[call("draw", count=count)]])[0]
+        for count in (1, 2)
+    )
+    assert isinstance(acted, Acted) and isinstance(other_acted, Acted)
+    assert acted.answers != other_acted.answers
+    assert acted.reward == other_acted.reward is not None
+    assert ended == other_ended
+
+
+@pytest.mark.parametrize(
+    ("changes", "row", "num_read"),
+    [
+        ({}, {}, 3),
+        ({"seed": 1}, {}, 0),
+        ({"parameters": {"salt": "other"}}, {}, 0),
+        ({}, {"number": 1}, 0),
+    ],
+)
+@pytest.mark.parametrize("code", ["code", "other"])
+def test_only_answers_of_the_same_class_seed_and_row_are_read(
+    attempts: Attempts, changes: dict[str, Any], row: dict[str, Any], num_read: int, code: str
+) -> None:
+    turns = [[call("draw", count=1)]]
+    attempt(attempts.next("Drawer"), turns)
+    attempts.settings, attempts.code = "others", code
+    _, counts = attempt(attempts.next("Drawer", **changes), turns, row=row, completes=True)
+    assert counts is not None
+    assert counts.num_read == (num_read if code == "code" else 0)
+    assert counts.num_different == 3 - counts.num_read
 
 
 async def until_broken(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlhf_runtime.environments.episodes import Episodes, describe_environment
-from rlhf_runtime.environments.errors import InvalidEnvironment
+from rlhf_runtime.environments.errors import EnvironmentsLost, InvalidEnvironment
 from rlhf_runtime.environments.results import Acted, Begun, Ended, FailureKind
 from rlhf_runtime.environments.settings import EnvironmentSettings
 from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall
@@ -104,7 +106,11 @@ def test_a_row_chooses_its_environment(make_episodes: Make) -> None:
 
 
 def test_a_malformed_call_is_answered_with_its_problem(make_episodes: Make) -> None:
-    turn = [call("increment", a=1), MalformedCall("{", "no JSON"), call("increment", a=1)]
+    turn: list[Call] = [
+        call("increment", a=1),
+        MalformedCall("{", "no JSON"),
+        call("increment", a=1),
+    ]
     _, acted, _ = play(make_episodes("IncrementEnv"), {}, turn)
     assert acted[0].answers == ("1", "error: no JSON", "2") and acted[0].num_errors == 1
 
@@ -309,3 +315,20 @@ def test_tools_reach_the_network_only_if_allowed(make_episodes: Make) -> None:
             for allowed in (False, True)
         ]
     assert answers[0].startswith("error: OSError") and answers[1] == "connected"
+
+
+def test_too_many_open_files_end_the_job_with_the_reason(make_episodes: Make) -> None:
+    async def play_without_files(episodes: Episodes) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # The number of the next file is the first that is free.
+        next_file = os.dup(0)
+        os.close(next_file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_file, limits[1]))
+        try:
+            with pytest.raises(EnvironmentsLost, match="got .*Too many open files"):
+                await episodes.begin(key_of(), {})
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert await episodes.begin(key_of(1), {}), "no file is left open"
+
+    run(make_episodes("IncrementEnv"), play_without_files)

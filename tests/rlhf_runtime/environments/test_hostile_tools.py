@@ -22,7 +22,7 @@ from rlhf_runtime.environments.results import Acted, EpisodeKey, FailureKind
 from rlhf_runtime.environments.tool_call import ToolCall
 
 from ...waiting import wait_until
-from .conftest import key_of, settings_of, write_module
+from .conftest import LIMITS, key_of, settings_of, write_module
 
 LIMIT = 1000
 MEMORY = 1 << 28
@@ -229,6 +229,33 @@ def test_a_server_that_dies_is_replaced_and_conversations_go_on(
     assert others == [Acted(("2",)), Acted(("2",))]
 
 
+def test_a_replaced_server_ends_calls_whose_connection_stays_open(
+    make_episodes: Callable[..., Episodes], tmp_path: Path
+) -> None:
+    path = tmp_path / "server"
+
+    async def play() -> Acted:
+        episodes = make_episodes("Hostile")
+        await episodes.start()
+        await episodes.begin(key_of(), {})
+        call = ToolCall("keep_connection", {"path": str(path)})
+        acting = asyncio.create_task(episodes.act(key_of(), 1, [call]))
+        await asyncio.to_thread(wait_until, lambda: is_written(path), 10, "the call hangs")
+        server = psutil.Process(int(path.read_text()))
+        server.kill()
+        await asyncio.to_thread(wait_until, lambda: has_ended(server), 10, "the server's end")
+        await episodes.begin(key_of(1), {})
+        async with asyncio.timeout(LIMITS["turn_seconds"] / 2):
+            acted = await acting
+        await episodes.close()
+        return acted
+
+    try:
+        assert asyncio.run(play()) == Acted(("again",))
+    finally:
+        path.unlink()
+
+
 def test_a_server_that_cannot_start_again_ends_the_job(
     make_episodes: Callable[..., Episodes], module: Path
 ) -> None:
@@ -248,6 +275,11 @@ def test_a_server_that_cannot_start_again_ends_the_job(
 
     with pytest.raises(EnvironmentsLost, match="cannot go on: got .*no such module"):
         asyncio.run(play())
+
+
+def is_written(path: Path) -> bool:
+    """True if the file has a text."""
+    return path.exists() and path.stat().st_size > 0
 
 
 def has_ended(process: psutil.Process) -> bool:

@@ -14,7 +14,6 @@ from rlhf_runtime.environments.recorded import (
     recorded_passes,
 )
 from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall
-from rlhf_runtime.journal.entries import Entry, read_entries
 from rlhf_runtime.journal.folder import Position
 from rlhf_runtime.telemetry.conversations import ConversationTurn, ToolUse
 
@@ -99,18 +98,3 @@ def test_conversations_are_read_in_the_order_of_their_rows(
         (2, 2, "EndToken"),
         (10, 10, "EndToken"),
     ]
-
-
-def test_entries_of_older_releases_are_read(attempts: Attempts, tmp_path: Path) -> None:
-    """They have answers, and no texts."""
-    play(attempts.next("Hostile"), [[ToolCall("add", {"a": 1.0, "b": 2.0})]])
-    (file,) = (tmp_path / "journal").rglob("*.jsonl")
-    entries = [entry for entry in read_entries(file.read_bytes()) if entry is not None]
-    old = [
-        Entry(one.key, one.question, {k: v for k, v in one.answer.items() if k != "notes"})
-        for one in entries
-    ]
-    file.write_bytes(b"".join(entry.to_line() for entry in old))
-    (one,) = read(tmp_path)
-    assert one.prompt_id is None
-    assert one.view.turns == (ConversationTurn(0, "", (ToolUse("?", "3"),)),)

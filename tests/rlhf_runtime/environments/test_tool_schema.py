@@ -8,6 +8,8 @@ from typing import Any, Literal, Optional
 
 import pytest
 
+from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall
+from rlhf_runtime.environments.tool_call import ToolCall
 from rlhf_runtime.environments.tool_schema import BadArguments, BadTool, Tool, make_tool
 
 
@@ -21,7 +23,8 @@ class Odd(Enum):
 
 
 def tool_of(function: Callable[..., Any]) -> Tool:
-    return make_tool(function, f"the tool {function.__name__}", is_method=False)
+    name = function.__name__
+    return make_tool(function, name, f"the tool {name}", is_method=False)
 
 
 def search(
@@ -161,6 +164,28 @@ def test_arguments_are_converted_where_this_loses_nothing(
 def test_other_arguments_are_refused_in_words_for_the_model(hint: Any, value: Any) -> None:
     with pytest.raises(BadArguments, match=r"argument a of function: got .*, allowed "):
         tool_of(taking(hint)).convert({"a": value})
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int | None, None),
+        (list[int] | None, None),
+        (Side | None, None),
+        (int | list[str] | None, None),
+        (int | list[str] | None, ["a"]),
+        (list[int | None], [1, None]),
+        (dict[str, float | None], {"a": None}),
+        (Literal[1, "b"], "b"),
+        (bool | int, True),
+        (Any, {"a": [None]}),
+    ],
+)
+def test_a_value_that_a_hint_allows_reaches_the_tool(hint: Any, value: Any) -> None:
+    tool = tool_of(taking(hint))
+    call = Tools([tool.schema]).checked(WrittenCall("", "function", {"a": value}))
+    assert call == ToolCall("function", {"a": value})
+    assert tool.convert(call.arguments) == {"a": value}
 
 
 def test_missing_and_unknown_arguments_are_named() -> None:

@@ -69,6 +69,11 @@ class Restless:
     def reward(self) -> float:
         return 0.5
 
+class Wordy(Calculator):
+    """Observes a text of a special token."""
+    def reset(self, **row) -> str:
+        return "<eos>"
+
 class Failing(Calculator):
     def reward(self) -> float:
         raise RuntimeError("my own mistake")

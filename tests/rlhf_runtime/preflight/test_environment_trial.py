@@ -76,6 +76,16 @@ def test_a_conversation_that_fails_is_an_error(place: Path) -> None:
     assert text.endswith("here a conversation fails: RuntimeError: my own mistake")
 
 
+def test_the_prompt_with_an_observation_is_that_of_training(place: Path) -> None:
+    findings = tried(spec_of(place, {"entrypoint": "tools:Wordy"}), place)
+    facts = told(findings, "rollout.environment: tools:Wordy, data.train: row 0, ")
+    assert facts[0] == "the prompt, 10 tokens: '1+1=< eos>'"
+    (error,) = tried(
+        spec_of(place, {"entrypoint": "tools:Wordy"}, maxPromptTokens=9), place
+    ).gathered.errors
+    assert "got 10 tokens, allowed 9 (rollout.maxPromptTokens)" in str(error)
+
+
 def test_an_environment_without_a_row_is_not_tried(place: Path) -> None:
     classes = {"calc": "tools:Calculator", "silent": "tools:Silent"}
     findings = tried(spec_of(place, {"classes": classes}), place)

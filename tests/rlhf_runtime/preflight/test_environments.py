@@ -165,6 +165,23 @@ def test_the_tools_and_their_format_are_facts(place: Path) -> None:
     )
 
 
+def test_evaluation_rows_may_have_prompts_of_training_but_not_all_of_a_row(place: Path) -> None:
+    for name, secrets in {"train": [1, 2], "other": [3, 4], "same": [2, 3]}.items():
+        lines = [json.dumps({"prompt": "1-9?", "secret": secret}) + "\n" for secret in secrets]
+        (place / f"{name}.jsonl").write_text("".join(lines))
+
+    def warnings(evaluation: str) -> list[str]:
+        names = {"train": "train", "evaluation": evaluation}
+        data = {split: {"path": f"{place}/{name}.jsonl"} for split, name in names.items()}
+        document = spec_of(place, CALCULATOR).model_dump(by_alias=True, exclude_unset=True)
+        spec = RLHFJobSpec.model_validate({**document, "data": data})
+        return rows_checked(spec, place).warnings
+
+    assert not warnings("other")
+    (warning,) = warnings("same")
+    assert warning.startswith("1 of 2 prompts of data.evaluation are also in data.train")
+
+
 def test_prompts_are_rendered_with_the_tools(place: Path) -> None:
     with_template(place, TEMPLATE.replace("$", HERMES + "</tool_call>"))
     findings = rows_checked(spec_of(place, CALCULATOR), place)

@@ -33,6 +33,7 @@ PER_TOKEN = {
     "returns": (4, 1.0, 0.0),
     "critic_values": (5, 0.3, 0.0),
     "cost_critic_values": (10, 0.3, 0.0),
+    "turn_rewards": (11, 0.3, 0.2),
     "token_rewards": (6, 1.0, 0.0),
     "rollout_log_probs": (7, 0.3, -3.0),
     "actor_log_probs": (8, 0.3, -3.0),

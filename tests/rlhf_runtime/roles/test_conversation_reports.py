@@ -54,6 +54,7 @@ def test_metrics_count_turns_calls_failures_and_mismatches() -> None:
         (RecordCounts(num_read=3), ["answers of tools in steps that run again are read from"]),
         (RecordCounts(num_different=1), ["steps that run again have other conversations"]),
         (RecordCounts(num_mismatches=1), ["some conversations were rebuilt, and their tools"]),
+        (RecordCounts(damage_notices=("a file has",)), ["a file has"]),
     ],
 )
 def test_users_read_what_the_journal_was_used_for(counts: RecordCounts, says: list[str]) -> None:

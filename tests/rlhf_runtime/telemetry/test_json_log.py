@@ -8,6 +8,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -104,3 +105,20 @@ def test_the_stream_is_one_that_programs_can_write_to() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         stream.flush()
+
+
+def test_a_thread_that_writes_while_another_one_logs_loses_nothing() -> None:
+    messages: list[str] = []
+    logger = logging.Logger("x")
+    stream = LineStream(logger)
+
+    def write_from_another_thread(record: logging.LogRecord) -> bool:
+        messages.append(record.getMessage())
+        if len(messages) == 1:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(stream.write, "second\n").result()
+        return False
+
+    logger.addFilter(write_from_another_thread)
+    stream.write("first\nthird\n")
+    assert messages == ["first", "second", "third"]

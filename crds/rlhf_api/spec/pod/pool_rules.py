@@ -55,10 +55,8 @@ def _missing_volumes(layers: PodLayers, pod: PodTemplate) -> Iterator[Problem]:
     names = [volume.name for volume in pod.volumes]
     for template, path in ((layers.shared, layers.shared_path), (layers.own, layers.own_path)):
         lists: dict[FieldPath, VolumeMounts] = {(): template.volume_mounts}
-        for section in ("init_containers", "sidecars"):
-            wire_name = str(type(template).model_fields[section].alias)
-            for index, container in enumerate(getattr(template, section)):
-                lists[wire_name, index] = container.volume_mounts
+        for section, container in template.extra_containers():
+            lists[section] = container.volume_mounts
         for place, mounts in lists.items():
             for number, mount in enumerate(mounts):
                 if mount.name not in names:

@@ -10,9 +10,10 @@ from pydantic import Field
 from rlhf_api.api_names import GROUP
 from rlhf_api.base import Annotations, Contract, Labels, ObjectName
 from rlhf_api.on_cluster import GRACE_SECONDS, OWN_CONTAINERS
+from rlhf_api.problems import FieldPath
 from rlhf_api.quantity import Quantity
 from rlhf_api.rules import Rule, Violation
-from rlhf_api.spec.pod.containers import ExtraContainers, VariablesSources
+from rlhf_api.spec.pod.containers import ExtraContainer, ExtraContainers, VariablesSources
 from rlhf_api.spec.pod.open_schema import UNTYPED_IN_DEFINITION
 from rlhf_api.spec.pod.resources import ContainerResources
 from rlhf_api.spec.pod.scheduling import Affinity, Tolerations, TopologySpread
@@ -85,26 +86,21 @@ def _repeated_names(pod: PodTemplate) -> Iterator[Violation]:
     for index, name in repeated([volume.name for volume in pod.volumes]):
         yield Violation(name, ("volumes", index, "name"))
     # Kubernetes gives sidecars and init containers one list.
-    places = [("initContainers", number) for number in range(len(pod.init_containers))]
-    places += [("sidecars", number) for number in range(len(pod.sidecars))]
-    names = [container.name for container in (*pod.init_containers, *pod.sidecars)]
-    for index, name in repeated(names):
-        yield Violation(name, (*places[index], "name"))
+    containers = [*pod.extra_containers()]
+    for index, name in repeated([container.name for _, container in containers]):
+        path, _ = containers[index]
+        yield Violation(name, (*path, "name"))
 
 
 def _own_containers(pod: PodTemplate) -> Iterator[Violation]:
-    for section, containers in (
-        ("initContainers", pod.init_containers),
-        ("sidecars", pod.sidecars),
-    ):
-        for index, container in enumerate(containers):
-            if container.name in OWN_CONTAINERS:
-                yield Violation(container.name, (section, index, "name"))
+    for path, container in pod.extra_containers():
+        if container.name in OWN_CONTAINERS:
+            yield Violation(container.name, (*path, "name"))
 
 
 class PodTemplate(Contract):
     """Fields of a Kubernetes pod, under its names. Fields of the pod and of Ray's container stand
-    beside each other. Their place is Kubernetes' documentation of Pod."""
+    beside each other. Kubernetes' documentation of Pod explains them."""
 
     model_config = UNTYPED_IN_DEFINITION
     reserved: ClassVar = RESERVED
@@ -190,3 +186,12 @@ class PodTemplate(Contract):
         ),
         UNIQUE_MOUNTS,
     )
+
+    def extra_containers(self) -> Iterator[tuple[FieldPath, ExtraContainer]]:
+        """Yield the init containers and the sidecars, with their paths in the template."""
+        for section, containers in (
+            ("initContainers", self.init_containers),
+            ("sidecars", self.sidecars),
+        ):
+            for index, container in enumerate(containers):
+                yield (section, index), container

@@ -161,7 +161,7 @@ class HostPathVolume(Contract):
         "CharDevice",
         "BlockDevice",
     ] = ""
-    """What must be there. Default: anything."""
+    """Required kind of the path, such as Directory. Default: any."""
 
 
 class Volume(Alternatives):

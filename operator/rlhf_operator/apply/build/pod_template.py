@@ -19,14 +19,14 @@ _COPIED = (
 """Fields of a pod's spec that are copied if they are set."""
 
 
-def plain(model: Contract) -> Any:
+def as_written(model: Contract) -> Any:
     """Return a model as Kubernetes writes it, without unset fields."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def pod_fields(pod: PodTemplate) -> dict[str, Any]:
     """Return the fields of a pod's spec that a template sets."""
-    copied = plain(pod)
+    copied = as_written(pod)
     names = [str(PodTemplate.model_fields[name].alias) for name in _COPIED]
     fields = {name: copied[name] for name in names if name in copied}
     fields |= {
@@ -41,7 +41,7 @@ def pod_fields(pod: PodTemplate) -> dict[str, Any]:
 
 
 def _pod_security(pod: PodTemplate) -> Mapping[str, Any]:
-    own = plain(pod.security_context)
+    own = as_written(pod.security_context)
     groups = own.pop("supplementalGroups")
     return {
         "runAsUser": USER_ID,
@@ -63,7 +63,7 @@ def isolation(pod: PodTemplate) -> Mapping[str, Any]:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
         "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"} if profile is None else plain(profile),
+        "seccompProfile": {"type": "RuntimeDefault"} if profile is None else as_written(profile),
     }
 
 
@@ -74,7 +74,7 @@ def variables(entries: Sequence[EnvironmentVariable]) -> Iterator[Mapping[str, A
         if source is None:
             yield {"name": variable.name, "value": variable.value}
         else:
-            yield {"name": variable.name, "valueFrom": plain(source)}
+            yield {"name": variable.name, "valueFrom": as_written(source)}
 
 
 def sidecars(pod: PodTemplate) -> list[Mapping[str, Any]]:
@@ -93,7 +93,7 @@ def further_init_containers(pod: PodTemplate) -> list[Mapping[str, Any]]:
 
 def _extra_container(container: ExtraContainer, pod: PodTemplate) -> Mapping[str, Any]:
     return {
-        **plain(container),
+        **as_written(container),
         "env": [*variables(container.env)],
         "securityContext": isolation(pod),
     }

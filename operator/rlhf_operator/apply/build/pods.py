@@ -33,9 +33,9 @@ from rlhf_operator.apply.build.code import code_init_containers, code_volume
 from rlhf_operator.apply.build.eviction import eviction_annotations
 from rlhf_operator.apply.build.owner import Owner
 from rlhf_operator.apply.build.pod_template import (
+    as_written,
     further_init_containers,
     isolation,
-    plain,
     pod_fields,
     sidecars,
     variables,
@@ -211,7 +211,7 @@ def _container(
         "imagePullPolicy": image.pull_policy,
         "command": ["/bin/bash", "-c", START_RAY],
         "env": _environment(job),
-        "envFrom": [plain(source) for source in template.env_from],
+        "envFrom": [as_written(source) for source in template.env_from],
         "resources": container_resources(requests, template.resources, devices),
         "securityContext": isolation(template),
         "volumeMounts": [
@@ -222,7 +222,7 @@ def _container(
             {"name": "shared-mem", "mountPath": "/dev/shm"},
             *SCRATCH_MOUNTS,
             _run_mount(job),
-            *(plain(mount) for mount in template.volume_mounts),
+            *(as_written(mount) for mount in template.volume_mounts),
         ],
     }
 
@@ -243,7 +243,7 @@ def _image(job: RLHFJob) -> ImageSpec:
 
 
 def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
-    plain = {
+    fixed = {
         "HOME": HOME_FOLDER,
         # The cache of the hub survives the pod if a claim is mounted there.
         "HF_HOME": HUB_FOLDER,
@@ -253,14 +253,14 @@ def _environment(job: RLHFJob) -> list[Mapping[str, Any]]:
         "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    env: list[Mapping[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
+    env: list[Mapping[str, Any]] = [{"name": name, "value": value} for name, value in fixed.items()]
     env += [_from_secret(name, secret) for name, secret in secret_variables(job).items()]
     return _last_by_name([*env, *variables(job.spec.env)])
 
 
-def _last_by_name(variables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _last_by_name(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     # The last value wins, at the position of the first one.
-    return list({variable["name"]: variable for variable in variables}.values())
+    return list({entry["name"]: entry for entry in entries}.values())
 
 
 def _from_secret(name: str, secret: str) -> Mapping[str, Any]:
@@ -281,7 +281,7 @@ def _volumes(job: RLHFJob, template: PodTemplate, manifest: str) -> Sequence[Map
         {"name": "shared-mem", "emptyDir": memory},
         {"name": "scratch", "emptyDir": {}},
         _claim_volume("run", claim.claim_name if claim else None),
-        *(plain(volume) for volume in template.volumes),
+        *(as_written(volume) for volume in template.volumes),
     ]
 
 

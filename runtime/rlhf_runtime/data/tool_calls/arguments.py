@@ -2,7 +2,7 @@
 
 A value of another type is converted where nothing is lost: "3" and 3.0 are the integer 3, the
 integer 3 is the text "3", "[1]" is a list. Schema keywords other than type, enum, const, anyOf,
-oneOf, items, properties, required and additionalProperties are not checked.
+oneOf, nullable, items, properties, required and additionalProperties are not checked.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from rlhf_runtime.data.tool_calls.json_values import (
@@ -27,6 +28,7 @@ _BOOLEANS = {"true": True, "True": True, "false": False, "False": False}
 _NULLS = frozenset({"null", "none", "None"})
 # A tool with parameters of its own choice says so.
 _NOTHING_MORE = False
+_NULL: JsonSchema = MappingProxyType({"type": "null"})
 
 
 def fitting_arguments(
@@ -92,6 +94,12 @@ def _fitting(value: Any, schema: Any, path: str) -> Any:
 
 def _alternatives(schema: JsonSchema) -> list[JsonSchema] | None:
     """Return the schemas of which a value must fit one; None: they cannot be checked."""
+    options = _options(schema)
+    # OpenAPI's keyword, which stands in schemas of hints such as `int | None`.
+    return [*options, _NULL] if options is not None and schema.get("nullable") is True else options
+
+
+def _options(schema: JsonSchema) -> list[JsonSchema] | None:
     for keyword in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(keyword), list):
             lists = [_alternatives(option) for option in options if isinstance(option, Mapping)]

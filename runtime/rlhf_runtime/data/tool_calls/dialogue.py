@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf_api.spec.conversation import ToolFormat
-from rlhf_runtime.data.chat import ToolSchema
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.data.tool_calls.answer_texts import AnswerTexts
@@ -20,6 +19,7 @@ from rlhf_runtime.data.tool_calls.plain_answers import PlainAnswers
 from rlhf_runtime.data.tool_calls.template_answers import TemplateAnswers
 from rlhf_runtime.data.tool_calls.tools import Tools
 from rlhf_runtime.environments.tool_call import ToolCall
+from rlhf_runtime.environments.tool_schema import ToolSchema
 
 Tokens = NDArray[np.int32]
 
@@ -62,6 +62,7 @@ class ToolDialogue:
         self._tools = Tools(tools)
         self._texts = AnswerTexts(tokenizer)
         template = tokenizer.tool_template if uses_template else None
+        self._is_templated = template is not None
         self._writer: TemplateAnswers | PlainAnswers
         if template is not None:
             self._writer = TemplateAnswers(template, tokenizer, self._tools, arguments, format)
@@ -78,6 +79,18 @@ class ToolDialogue:
                 "tokenizer, put chat_template.jinja into the model's folder, or set the format "
                 "Python"
             )
+
+    def prompt_tokens(self, text: str) -> Tokens:
+        """Return the tokens of a first prompt, as a data host makes them.
+
+        Args:
+            text: of the prompt, rendered by the chat template if there is one.
+
+        Returns:
+            int32 [tokens].
+        """
+        # A chat template writes special tokens itself.
+        return self._encoded(text, add_special_tokens=not self._is_templated)
 
     def calls(self, turn: Tokens) -> list[Call]:
         """Return the calls of a turn in their order; empty if it has none.
@@ -137,6 +150,6 @@ class ToolDialogue:
         tokens: list[int] = turn.tolist()
         return tokens[:-1] if tokens and tokens[-1] in self._tokenizer.end_token_ids else tokens
 
-    def _encoded(self, text: str) -> Tokens:
-        column = self._tokenizer.encode([text], add_special_tokens=False)
+    def _encoded(self, text: str, *, add_special_tokens: bool = False) -> Tokens:
+        column = self._tokenizer.encode([text], add_special_tokens)
         return next(iter(column.runs())).astype(np.int32, copy=False)

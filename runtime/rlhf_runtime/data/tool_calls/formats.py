@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,7 +15,7 @@ from rlhf_runtime.data.tool_calls.tagged_formats import (
     harmony_calls,
     qwen_xml_calls,
 )
-from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, malformed
+from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, WrittenCalls, malformed
 from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall
 
 MAX_CALLS = 128
@@ -32,7 +32,7 @@ class CallFormat:
     """
 
     name: ToolFormat
-    find: Callable[[str, Tools], Iterator[WrittenCall | MalformedCall]]
+    find: Callable[[str, Tools], WrittenCalls]
 
     def written(self, text: str, tools: Tools) -> list[WrittenCall | MalformedCall]:
         """Return the calls of one turn, not checked yet, at most `MAX_CALLS` and one malformed.
@@ -61,7 +61,7 @@ class CallFormat:
         ]
 
 
-_FINDERS: Mapping[ToolFormat, Callable[[str, Tools], Iterator[WrittenCall | MalformedCall]]] = {
+_FINDERS: Mapping[ToolFormat, Callable[[str, Tools], WrittenCalls]] = {
     ToolFormat.HERMES: hermes_calls,
     ToolFormat.LLAMA: llama_calls,
     ToolFormat.MISTRAL: mistral_calls,

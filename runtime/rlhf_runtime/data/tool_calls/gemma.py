@@ -6,7 +6,6 @@ Texts stand between quote marks that are tokens, so nothing in them is escaped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from rlhf_runtime.data.tool_calls.json_formats import end_of_broken
@@ -17,8 +16,7 @@ from rlhf_runtime.data.tool_calls.json_values import (
     quoted,
     skip_blank,
 )
-from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, malformed
-from rlhf_runtime.environments.tool_call import MalformedCall
+from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, WrittenCalls, malformed
 
 
 class _Marks(NamedTuple):
@@ -36,7 +34,7 @@ _KEY = re.compile(r"([^:,{}\[\]<]+):")
 _SCALAR = re.compile(r"[^,{}\[\]<]+")
 
 
-def gemma_calls(text: str, tools: Tools) -> Iterator[WrittenCall | MalformedCall]:
+def gemma_calls(text: str, tools: Tools) -> WrittenCalls:
     """Yield the calls of a text; the last one may lack its closing tag."""
     marks = next((form for form in _FORMS if form.opening in text), _FORMS[0])
     position = 0

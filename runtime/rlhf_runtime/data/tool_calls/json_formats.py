@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from rlhf_runtime.data.tool_calls.json_values import CallProblem, decode_json, skip_blank
-from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, malformed
+from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, WrittenCalls, malformed
 from rlhf_runtime.environments.tool_call import MalformedCall
-
-Calls = Iterator[WrittenCall | MalformedCall]
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _PYTHON_TAG = "<|python_tag|>"
@@ -18,7 +15,7 @@ _TOOL_CALLS, _CALL_ID, _ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _SEPARATORS = ";,"
 
 
-def hermes_calls(text: str, tools: Tools) -> Calls:
+def hermes_calls(text: str, tools: Tools) -> WrittenCalls:
     """Yield the calls of `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
     The closing tag may be missing at the end of the text.
@@ -37,7 +34,7 @@ def hermes_calls(text: str, tools: Tools) -> Calls:
             yield malformed(text[begin:position], str(problem))
 
 
-def llama_calls(text: str, tools: Tools) -> Calls:
+def llama_calls(text: str, tools: Tools) -> WrittenCalls:
     """Yield the calls of a text that is nothing but JSON objects with "name" and "parameters".
 
     The objects may be separated by semicolons. Behind `<|python_tag|>` anything else is malformed;
@@ -71,7 +68,7 @@ def llama_calls(text: str, tools: Tools) -> Calls:
             position = skip_blank(text, position + 1)
 
 
-def mistral_calls(text: str, tools: Tools) -> Calls:
+def mistral_calls(text: str, tools: Tools) -> WrittenCalls:
     """Yield the calls behind `[TOOL_CALLS]`.
 
     Three forms: a list of objects with "name", "arguments" and perhaps "id"; one such object; and

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
 
 from rlhf_runtime.data.tool_calls.json_values import MAX_DEPTH, CallProblem, quoted
-from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, malformed
-from rlhf_runtime.environments.tool_call import MalformedCall
+from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, WrittenCalls, malformed
 
 # Python's compiler may crash on an expression that is very long and deep.
 _MAX_LINE = 100_000
@@ -25,7 +23,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 _SIGNS = "+-~*/%&|^<>=@!.?:"
 
 
-def python_calls(text: str, tools: Tools) -> Iterator[WrittenCall | MalformedCall]:
+def python_calls(text: str, tools: Tools) -> WrittenCalls:
     """Yield the calls of a text."""
     openings = tuple(f"{name}(" for name in tools.names)
     for line in text.split("\n"):

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from rlhf_runtime.data.tool_calls.json_formats import end_of_broken
 from rlhf_runtime.data.tool_calls.json_values import CallProblem, decode_json, quoted
-from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, malformed
-from rlhf_runtime.environments.tool_call import MalformedCall
-
-Calls = Iterator[WrittenCall | MalformedCall]
+from rlhf_runtime.data.tool_calls.tools import Tools, WrittenCall, WrittenCalls, malformed
 
 _CALL, _CALL_END, _SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 _FENCE = "```json"
@@ -23,7 +19,7 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]*)>")
 _FUNCTION_OPEN, _FUNCTION_CLOSE, _PARAMETER_CLOSE = "<function=", "</function>", "</parameter>"
 
 
-def deepseek_calls(text: str, tools: Tools) -> Calls:
+def deepseek_calls(text: str, tools: Tools) -> WrittenCalls:
     """Yield the calls of DeepSeek's two forms.
 
     V3 and R1 write `function<sep>name`, and the arguments in a fence of JSON on lines of their own;
@@ -63,7 +59,7 @@ def _deepseek_name(text: str, begin: int) -> tuple[str, int]:
     return text[begin:separator].strip(), behind
 
 
-def harmony_calls(text: str, tools: Tools) -> Calls:
+def harmony_calls(text: str, tools: Tools) -> WrittenCalls:
     """Yield the calls of a turn of gpt-oss: messages to `functions.NAME`, whose text is JSON.
 
     The turn begins within the header of its first message.
@@ -91,7 +87,7 @@ def _end_of_message(text: str, begin: int) -> int:
     return min(ends, default=len(text))
 
 
-def qwen_xml_calls(text: str, tools: Tools) -> Calls:
+def qwen_xml_calls(text: str, tools: Tools) -> WrittenCalls:
     """Yield the calls of Qwen3-Coder: `<function=NAME>` with `<parameter=NAME>` for every argument.
 
     A value is all text between its tags but one line break at either end; the tool's schema says

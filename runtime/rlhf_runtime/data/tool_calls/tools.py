@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rlhf_runtime.data.chat import ToolSchema
 from rlhf_runtime.data.errors import ToolsUnusable
 from rlhf_runtime.data.tool_calls.arguments import fitting_arguments
 from rlhf_runtime.data.tool_calls.json_values import (
@@ -15,6 +14,7 @@ from rlhf_runtime.data.tool_calls.json_values import (
     quoted,
 )
 from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall
+from rlhf_runtime.environments.tool_schema import ToolSchema
 
 MAX_CALL_CHARACTERS = 1_000_000
 _SHOWN_CHARACTERS = 1000
@@ -30,6 +30,10 @@ class WrittenCall(NamedTuple):
     arguments: Any
     """Values by names of parameters; or a text, which is the JSON of them."""
     id: Any = ""
+
+
+WrittenCalls = Iterator[WrittenCall | MalformedCall]
+"""The calls of a text in their order."""
 
 
 class Tools:

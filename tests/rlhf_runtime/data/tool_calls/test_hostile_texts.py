@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_api.spec.conversation import ToolFormat
-from rlhf_runtime.data.tool_calls.formats import FORMATS
+from rlhf_runtime.data.tool_calls.formats import FORMATS, THINKING
 from rlhf_runtime.data.tool_calls.tools import Tools
 from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall
 
@@ -150,3 +150,9 @@ def test_no_text_crashes_a_parser(text: str) -> None:
         for call in format.parse(text, TOOLS):
             assert isinstance(call, ToolCall | MalformedCall)
             assert isinstance(call, ToolCall) or call.problem
+
+
+@pytest.mark.parametrize("opened", ["", *(opening for opening, _ in THINKING)])
+def test_a_turn_without_tokens_has_no_calls(opened: str) -> None:
+    """So it gets no reward of its own, which would stand on no sampled token."""
+    assert not any(format.parse(opened, TOOLS) for format in FORMATS.values())

@@ -1,4 +1,4 @@
-"""What conversations need from their surroundings."""
+"""Interfaces between conversations and the rest of a worker: texts, environments, settings."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from rlhf_runtime.hooks import Hook
 
 class Dialogue(Protocol):
     """The text of conversations, as a model's chat template writes it."""
+
+    def prompt_tokens(self, text: str) -> NDArray[np.int32]:
+        """Return the tokens of a first prompt."""
 
     def calls(self, turn: NDArray[np.int32]) -> Sequence[ToolCall | MalformedCall]:
         """Return the calls of a turn, in their order."""
@@ -86,8 +89,6 @@ class ConversationTools:
 
     decode: Callable[[NDArray[np.int32]], str]
     """Text of a turn, without its end token."""
-    encode_prompt: Callable[[str], NDArray[np.int32]]
-    """Tokens of a prompt's text."""
     cut_answer: Callable[[str], str]
     """Shortens a long answer."""
     client: EpisodeClient | None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.environments.answers import (
+from rlhf_runtime.environments.returned_values import (
     MAX_SNAPSHOT_BYTES,
     BadValue,
     answer_text,
@@ -24,8 +24,19 @@ from rlhf_runtime.environments.answers import (
 )
 
 
+class Tensor:
+    def item(self) -> float:
+        return 0.5
+
+
 class Rude:
     def __repr__(self) -> str:
+        raise RuntimeError
+
+
+class Closed:
+    @property
+    def item(self) -> None:
         raise RuntimeError
 
 
@@ -43,6 +54,8 @@ class Odd(Exception):
         (2.5, "2.5"),
         (True, "true"),
         (None, "null"),
+        (Tensor(), "0.5"),
+        ([Tensor()], "[0.5]"),
         ([1, "ä"], '[1, "ä"]'),
         ({"a": (1, 2)}, '{"a": [1, 2]}'),
         ("a\ud800b", "a?b"),
@@ -59,7 +72,7 @@ def circle() -> list[Any]:
     return values
 
 
-@pytest.mark.parametrize("value", [b"x", {1, 2}, Rude(), [Rude()], circle(), [10**5000]])
+@pytest.mark.parametrize("value", [b"x", {1, 2}, Rude(), [Rude()], Closed(), circle(), [10**5000]])
 def test_other_values_are_no_answers(value: Any) -> None:
     with pytest.raises(BadValue, match="the tool returned"):
         answer_text(value)
@@ -84,11 +97,6 @@ def test_a_long_text_keeps_both_ends_within_the_limit(length: int, limit: int) -
         kept = limit // 2 - 30
         assert short[:kept] == text[:kept] and short[-kept:] == text[-kept:]
         assert "characters left out]" in short
-
-
-class Tensor:
-    def item(self) -> float:
-        return 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Progress of a rank that waits for environments."""
+"""Limit of the time for which a rank waits for a silent environment host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rlhf_runtime.hooks import Hook
 
 
-class Patience:
+class SilenceLimit:
     """Reports progress while a rank waits, as long as an environment host may be silent.
 
     Tools have limits of their own. A host that is silent for longer hangs, and a rank that reports
@@ -31,8 +31,8 @@ class Patience:
         """Begin to wait."""
         self._since = self._clock()
 
-    def wait(self, has_replies: bool) -> None:
-        """Report a moment of waiting.
+    def report_wait(self, has_replies: bool) -> None:
+        """Report a moment of waiting as progress, unless the silence is too long.
 
         Args:
             has_replies: True if the host has answered in it.

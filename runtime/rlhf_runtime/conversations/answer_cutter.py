@@ -1,4 +1,4 @@
-"""Answers of tools that are too long."""
+"""Cuts of tool answers that are too long."""
 
 from __future__ import annotations
 

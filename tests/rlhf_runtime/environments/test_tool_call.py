@@ -7,9 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_runtime.environments.call_checks import MAX_DEPTH, check_calls
 from rlhf_runtime.environments.frames import is_deep
-from rlhf_runtime.environments.tool_call import MalformedCall, ToolCall
+from rlhf_runtime.environments.tool_call import MAX_DEPTH, MalformedCall, ToolCall, check_calls
 
 
 def nested(levels: int) -> Any:

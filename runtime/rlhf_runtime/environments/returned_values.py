@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-# Kept from a traceback's end.
+# Limit of a traceback, whose end is kept.
 MAX_TRACEBACK_CHARACTERS = 6000
 # Longest note about what was left out of an answer.
 _NOTE_CHARACTERS = 48
@@ -36,14 +36,25 @@ def answer_text(value: Any) -> str:
     """
     if isinstance(value, str):
         return _clean(value)
-    if value is None or isinstance(value, bool | int | float | list | tuple | dict):
-        try:
-            return _clean(json.dumps(value, ensure_ascii=False))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise BadValue(f"the tool returned no JSON value: {error}") from None
-    raise BadValue(
-        f"the tool returned a value of type {type(value).__name__}, allowed a text or a JSON value"
-    )
+    try:
+        return _clean(json.dumps(value, ensure_ascii=False, default=_number))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadValue(f"the tool returned no JSON value: {error}") from None
+
+
+def _number(value: Any) -> Any:
+    """Convert a number of NumPy, or an array or tensor of one number.
+
+    Raises:
+        BadValue: it is something else.
+    """
+    try:
+        return value.item()
+    except Exception:  # methods of other libraries may raise anything
+        raise BadValue(
+            f"the tool returned a value of type {type(value).__name__}, allowed a text or a JSON "
+            "value"
+        ) from None
 
 
 def error_text(problem: str) -> str:
