@@ -84,15 +84,14 @@ def check_data(
                 table, is_whole = _check_source(
                     spec, setting, part, use, tokenizer, seconds, findings
                 )
-                if part.builtin is None and table is not None:
-                    # An environment makes different tasks of rows with one prompt.
-                    own = table.texts if use.environment is None else table.records
-                    texts.setdefault(split, []).extend(own)
-                if table is not None and _is_scored(split, spec, use):
+                if table is None:
+                    continue
+                texts.setdefault(split, []).extend(_compared_texts(part, table, use))
+                if _is_scored(split, spec, use):
                     names = source_names(source)
                     rows = trial_rows(table, setting, part, names, use.environment)
                     scored.setdefault(split, []).extend(rows)
-                if is_whole and table is not None:
+                if is_whole:
                     checked.append(table)
         if len(checked) == len(parts):  # all rows are there to be counted
             with findings.about("spec", "data", split.value):
@@ -151,6 +150,14 @@ def _check_source(
             # Also after an error, which concerns only the rows before the limit.
             text = f"{setting}: the rows after the first {limit.num_read:,}"
             findings.unchecked.append(text)
+
+
+def _compared_texts(source: DataSource, table: PromptTable, use: DataUse) -> Sequence[str]:
+    """Texts that are not to be both in the training and in the evaluation data."""
+    if source.builtin is not None:
+        return []
+    # An environment makes different tasks of rows with one prompt.
+    return table.texts if use.environment is None else table.records
 
 
 def _overlap(texts: Mapping[Split, Sequence[str]]) -> list[str]:

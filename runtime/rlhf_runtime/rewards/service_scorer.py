@@ -25,11 +25,12 @@ import aiohttp
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import HTTPReward, JudgeReward, OnRewardError
 from rlhf_runtime.rewards.errors import RewardError
-from rlhf_runtime.rewards.http_headers import hide, request_headers, secret_values
+from rlhf_runtime.rewards.http_headers import request_headers
 from rlhf_runtime.rewards.messages import BatchScores, Fault
 from rlhf_runtime.rewards.request import Batch, Request
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import OnScore, Scores
+from rlhf_runtime.secret_headers import hide, secret_values
 
 # Wait before the first retry; doubles with each further retry.
 FIRST_WAIT_SECONDS = 0.5
@@ -81,7 +82,7 @@ class ServiceScorer(ABC):
         self._headers = request_headers(spec) | {"Content-Type": "application/json"}
         if spec.service.compress:
             self._headers["Content-Encoding"] = "gzip"
-        self._secrets = secret_values(spec)
+        self._secrets = secret_values(spec.service.variables)
         self._spec = spec
         self._service = spec.service
         self.url = url

@@ -27,8 +27,8 @@ PACKAGE_SERVER = '''
 
     @server.tool()
     def refuse() -> str:
-        """Raise."""
-        raise ToolError("not now")
+        """Raise, with the text of the token that the server wants."""
+        raise ToolError("not now, secret")
 
     @server.tool()
     def table() -> dict[str, int]:

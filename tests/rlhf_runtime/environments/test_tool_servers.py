@@ -145,9 +145,10 @@ def test_tools_of_a_program_are_called_and_it_gets_few_variables_and_a_folder(
     assert content["parameters"]["properties"]["text"]["type"] == "string"
 
 
-def test_tools_of_an_address_are_called(address: str) -> None:
+def test_tools_of_an_address_are_called_and_its_token_is_shown_to_nobody(address: str) -> None:
     settings = ServerSettings("far", url=address, header=TOKEN, call_seconds=30.0)
-    check_answers([tools_of(settings)])
+    refused = check_answers([tools_of(settings)]).answers[1]
+    assert refused.endswith("not now, ***")
 
 
 def test_only_chosen_tools_can_be_called(folder: Path) -> None:

@@ -30,6 +30,7 @@ from rlhf_runtime.environments.tool_servers.schemas import schema_changes, tool_
 from rlhf_runtime.environments.tool_servers.settings import ServerSettings
 from rlhf_runtime.environments.tool_servers.transports import ServerTransport, make_transport
 from rlhf_runtime.environments.tool_source import SourceFailed, ToolRaised
+from rlhf_runtime.secret_headers import hide, secret_values
 
 LOGGER = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ class ServerTools:
         self.title = f"the server {settings.name}"
         self.schemas: Mapping[str, ToolSchema] = {}
         self._settings = settings
+        header = settings.header
+        self._secrets = secret_values([] if header is None else [header.variable])
         self._start_seconds, self._pause_seconds = start_seconds, pause_seconds
         self._make = make
         self._numbers = count()
@@ -91,6 +94,13 @@ class ServerTools:
 
     async def call(self, key: EpisodeKey, call: ToolCall) -> str:
         """Call a tool; see `ToolSource`."""
+        # A server may repeat its credential, which neither the model nor a journal may see.
+        try:
+            return hide(await self._answer(call), self._secrets)
+        except (ToolRaised, SourceFailed) as error:
+            raise type(error)(hide(str(error), self._secrets)) from error
+
+    async def _answer(self, call: ToolCall) -> str:
         try:
             result = await self._ask(call)
         except ConnectionLost as lost:
@@ -178,10 +188,13 @@ class ServerTools:
         except ConnectFailed as error:
             is_command = bool(self._settings.command)
             do = "correct its command" if is_command else "start it, or correct its url and header"
-            raise ServerUnreachable(
+            text = (
                 f"{self.title} does not answer as a server of tools: got {error}, allowed the list "
                 f"of its tools within {self._start_seconds:g} s; {do}{error.last_words}"
-            ).at(*self._settings.section, "command" if is_command else "url") from None
+            )
+            raise ServerUnreachable(hide(text, self._secrets)).at(
+                *self._settings.section, "command" if is_command else "url"
+            ) from None
         return connection
 
     def _chosen(self, schemas: Mapping[str, ToolSchema]) -> Mapping[str, ToolSchema]:

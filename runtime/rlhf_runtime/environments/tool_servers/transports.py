@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -21,13 +20,13 @@ from mcp.client import Transport
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from rlhf_api.base import HEADER_VALUE_PATTERN
 from rlhf_runtime.child_python import child_command
 from rlhf_runtime.environments.errors import ServerUnusable
 from rlhf_runtime.environments.isolation import tool_variables
 from rlhf_runtime.environments.output_log import LineLimit, Output
 from rlhf_runtime.environments.server_handle import FOLDER_PREFIX
 from rlhf_runtime.environments.tool_servers.settings import HeaderSettings, ServerSettings
+from rlhf_runtime.secret_headers import HeaderUnusable, header_value
 
 LOGGER = logging.getLogger(__name__)
 
@@ -217,13 +216,8 @@ def _header(settings: ServerSettings, header: HeaderSettings) -> dict[str, str]:
     Raises:
         ServerUnusable: its variable is not set, or has a value that cannot be a header's.
     """
-    value = os.environ.get(header.variable, "").strip()
-    # The value is secret: no message shows it.
-    if not value or not re.fullmatch(HEADER_VALUE_PATTERN, value):
-        kind = "a value with other characters" if value else "nothing"
-        raise ServerUnusable(
-            f"the environment has no value for the header {header.name} of the server "
-            f"{settings.name}: got {kind} in {header.variable}, allowed printable ASCII "
-            "characters; set the variable, on a cluster by spec.env"
-        ).at(*settings.section, "header")
+    try:
+        value = header_value(header.name, header.variable, f"the server {settings.name}")
+    except HeaderUnusable as error:
+        raise ServerUnusable(str(error)).at(*settings.section, "header") from None
     return {header.name: f"{header.prefix}{value}"}
