@@ -34,6 +34,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 from rlhf_api.mesh import Mesh
 from rlhf_planner.cost.engine import Engine
@@ -50,9 +51,81 @@ DecodeStep = Callable[[float, float], CallSeconds]
 TOLERANCE, MAX_ITERATIONS = 1e-6, 100
 
 
+class ResponseTurns(Protocol):
+    """The turns of responses."""
+
+    @property
+    def sampled_share(self) -> float:
+        """s: share of a response's tokens that are sampled."""
+
+    @property
+    def last_gap_tokens(self) -> float:
+        """Tokens of a response behind which there are no more gaps."""
+
+    def decoding_share(self, step_seconds: float) -> float:
+        """p: share of the steps in which a conversation is decoded.
+
+        Args:
+            step_seconds: seconds of a decode step; above 0.
+        """
+
+    def token_seconds(
+        self, decode: DecodeStep, live: float, context: float, *, has_gaps: bool = True
+    ) -> CallSeconds:
+        """Seconds in which all live conversations get a token, without the prefill of answers.
+
+        Args:
+            decode: of their engine.
+            live: number of conversations; 1 or more.
+            context: tokens of each.
+            has_gaps: False behind their last gap.
+        """
+
+    def extra_tokens(self, decode: DecodeStep, context: float, longest: float) -> float:
+        """Tokens of one conversation that take as long as the last one takes longer than the
+        longest response with a mean number of gaps for each token.
+
+        Args:
+            decode: of its engine.
+            context: tokens of the last conversation.
+            longest: tokens of the longest response.
+        """
+
+    def of_followers(self) -> ResponseTurns:
+        """Return the turns of conversations that begin when others end."""
+
+
+class OneTurn:
+    """One turn for every response; see `ResponseTurns`."""
+
+    sampled_share = 1.0
+    last_gap_tokens = math.inf
+
+    def decoding_share(self, step_seconds: float) -> float:
+        """All steps."""
+        return 1.0
+
+    def token_seconds(
+        self, decode: DecodeStep, live: float, context: float, *, has_gaps: bool = True
+    ) -> CallSeconds:
+        """Seconds of a decode step."""
+        return decode(live, live * context)
+
+    def extra_tokens(self, decode: DecodeStep, context: float, longest: float) -> float:
+        """None."""
+        return 0.0
+
+    def of_followers(self) -> OneTurn:
+        """They have one turn, too."""
+        return self
+
+
+ONE_TURN = OneTurn()
+
+
 @dataclass(frozen=True)
 class Turns:
-    """The turns of conversations: more than one on average."""
+    """The turns of conversations, more than one on average; see `ResponseTurns`."""
 
     workload: ConversationWorkload
     response: Lengths
@@ -68,16 +141,17 @@ class Turns:
         return (self.workload.turns - 1) / self.response.mean
 
     @property
+    def sampled_share(self) -> float:
+        """s: assumed for the workload."""
+        return self.workload.sampled_share
+
+    @property
     def last_gap_tokens(self) -> float:
-        """Tokens of a response behind which there are no more gaps."""
+        """Tokens with as many gaps as a conversation may have."""
         return (self.workload.max_turns - 1) / self.gaps
 
     def decoding_share(self, step_seconds: float) -> float:
-        """p: share of the steps in which a conversation is decoded.
-
-        Args:
-            step_seconds: seconds of a decode step; above 0.
-        """
+        """p, by the order of the workload."""
         sampled, delay = self.workload.sampled_share, self.workload.delay_steps
         if delay is None:
             return sampled / (sampled + self.gaps * self.workload.tool_seconds / step_seconds)
@@ -91,14 +165,7 @@ class Turns:
     def token_seconds(
         self, decode: DecodeStep, live: float, context: float, *, has_gaps: bool = True
     ) -> CallSeconds:
-        """Seconds in which all live conversations get a token, without the prefill of answers.
-
-        Args:
-            decode: of their engine.
-            live: number of conversations; 1 or more.
-            context: tokens of each.
-            has_gaps: False behind their last gap.
-        """
+        """Seconds of decode steps and of waits for tools."""
         if not has_gaps:
             return decode(live, live * context).times(self.workload.sampled_share)
         # From above: fewer sequences make a step shorter, so that gaps of a time have more steps.
@@ -127,14 +194,7 @@ class Turns:
         return delay / (delay + next_turn) * missing
 
     def extra_tokens(self, decode: DecodeStep, context: float, longest: float) -> float:
-        """Tokens of one conversation that take as long as the last one takes longer than the
-        longest response with a mean number of gaps for each token.
-
-        Args:
-            decode: of its engine.
-            context: tokens of the last conversation.
-            longest: tokens of the longest response.
-        """
+        """Tokens for the last conversation's longer response and further gaps."""
         # The number does not depend on the cache, so that a larger one never takes longer.
         gaps = self.workload.turns - 1
         max_gaps = expected_max_gaps(gaps, self.workload.max_turns - 1, self.num_live)
@@ -142,6 +202,10 @@ class Turns:
         alone = self.token_seconds(decode, 1.0, context).total
         longer = max(0.0, longest - self.response.mean)
         return math.hypot(longer, waits / alone) - longer
+
+    def of_followers(self) -> Turns:
+        """Return the turns of conversations that begin when others end."""
+        return replace(self, is_first=False)
 
 
 @lru_cache(maxsize=1024)
@@ -166,8 +230,8 @@ def turns_of(
     num_rows: int,
     engines: Mesh,
     devices_per_node: int,
-) -> Turns | None:
-    """The turns of responses. None: they have one turn.
+) -> ResponseTurns:
+    """The turns of responses.
 
     Args:
         conversations: of the step. None: its responses have one turn.
@@ -177,7 +241,7 @@ def turns_of(
         devices_per_node: of their pool.
     """
     if conversations is None or conversations.turns == 1:
-        return None
+        return ONE_TURN
     live = live_per_engine(conversations, engines, devices_per_node) * engines.data
     return Turns(conversations, response, min(num_rows, live))
 
@@ -193,21 +257,19 @@ def live_per_engine(
 
 
 def live_at_once(
-    turns: Turns | None, engine: Engine, live: int, decoded: int, cached: float, context: float
+    turns: ResponseTurns, engine: Engine, live: int, decoded: int, cached: float, context: float
 ) -> float:
     """Conversations that are live on an engine at once.
 
     Args:
-        turns: of these. None: they have one turn.
+        turns: of these.
         engine: the engine.
         live: limit of live conversations.
         decoded: limit of sequences that it decodes at once.
         cached: conversations that its cache holds.
         context: mean tokens of a conversation.
     """
-    share = 1.0
-    if turns is not None:
-        share = turns.decoding_share(engine.decode(decoded, decoded * context).total)
+    share = turns.decoding_share(engine.decode(decoded, decoded * context).total)
     # Conversations in a gap keep their place in the cache: where others took it, all of their
     # tokens would be prefilled again in every turn.
     return max(1.0, min(float(live), decoded / share, cached))

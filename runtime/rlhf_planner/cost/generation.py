@@ -28,7 +28,7 @@ Source: RLHFuse (arXiv 2409.13221), inter-stage fusion.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
 
@@ -36,7 +36,8 @@ from rlhf_api.mesh import Mesh
 from rlhf_api.plan_fusion import CHECK_STEPS
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.conversations import (
-    Turns,
+    ONE_TURN,
+    ResponseTurns,
     answer_seconds,
     live_at_once,
     live_per_engine,
@@ -70,7 +71,7 @@ def decode_seconds(
     prompt: Lengths,
     response: Lengths,
     until_tokens: float = inf,
-    turns: Turns | None = None,
+    turns: ResponseTurns = ONE_TURN,
 ) -> CallSeconds:
     """Seconds of all steps of the slowest engine, and of its waits for tools.
 
@@ -82,36 +83,27 @@ def decode_seconds(
         prompt: lengths of prompts.
         response: lengths of responses.
         until_tokens: tokens of a response at which steps end, if before the longest ends.
-        turns: of the responses. None: they have one turn.
+        turns: of the responses.
     """
     running = min(sequences, at_once)
     # A call ends when all engines have ended, so the longest response of all of them counts.
     longest = min(until_tokens, response.expected_maximum(num_running))
-    last_gap = longest if turns is None else min(longest, turns.last_gap_tokens)
+    last_gap = min(longest, turns.last_gap_tokens)
     steps: list[tuple[float, CallSeconds]] = []
     for start, end, has_gaps in ((0.0, last_gap, True), (last_gap, longest, False)):
         for position, weight in QUADRATURE if start < end else ():
             at = start + (end - start) * position
             left, context = max(1.0, response.expected_running(running, at)), prompt.mean + at
-            token = (
-                engine.decode(left, left * context)
-                if turns is None
-                else turns.token_seconds(engine.decode, left, context, has_gaps=has_gaps)
-            )
+            token = turns.token_seconds(engine.decode, left, context, has_gaps=has_gaps)
             steps.append((weight * (end - start), token))
-    if turns is not None:
-        context = prompt.mean + longest
-        extra = turns.extra_tokens(engine.decode, context, longest)
+    context = prompt.mean + longest
+    if extra := turns.extra_tokens(engine.decode, context, longest):
         steps.append((extra, turns.token_seconds(engine.decode, 1.0, context)))
     if sequences > running:
         # Each waiting sequence starts when another ends, so `running` stay busy.
         waiting = (sequences - running) * response.mean / running
         context = prompt.mean + response.mean_age
-        token = (
-            engine.decode(running, running * context)
-            if turns is None
-            else replace(turns, is_first=False).token_seconds(engine.decode, running, context)
-        )
+        token = turns.of_followers().token_seconds(engine.decode, running, context)
         steps.append((waiting, token))
     compute = memory = launch = tensor = tools = 0.0
     for number, step in steps:
@@ -167,9 +159,7 @@ def generate_seconds(
     )
     # Engines keep keys and values of equal prompts, so responses to one prompt share its prefill.
     prefill = prefill_seconds(engine, sequences / call.samples, prompt)
-    if turns is None:
-        return in_turn([prefill, decoding])
-    answers = answer_seconds(engine, sequences, turns.workload.sampled_share, prompt, response)
+    answers = answer_seconds(engine, sequences, turns.sampled_share, prompt, response)
     return in_turn([prefill, answers, decoding])
 
 
