@@ -184,8 +184,8 @@ class EnvironmentSpec(Contract):
     order: ConversationOrder = ConversationOrder.EXACT
     """Time at which an answer of tools enters generation: Exact or Fastest."""
     delay_steps: Annotated[int, Field(ge=1, le=100_000)] = 16
-    """Decode steps between the end of a turn and the entry of its answers, with order: Exact.
-    Generation waits only for answers that take longer."""
+    """Decode steps from the last one of a turn to the first one of the next turn, with order:
+    Exact. Generation waits only for answers that take longer."""
     concurrency: Annotated[int, Field(ge=1, le=65536)] = 256
     """Largest number of conversations of a node at the same time, each with a process; others
     wait."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,46 @@ def test_fastest_order_samples_the_same_tokens_in_another_order() -> None:
     plays = [play(seed=seed, order="Fastest") for seed in SEEDS]
     assert all(outcome(played) == outcome(exact) for played in plays), "seeds are of rows and turns"
     assert any(played.engine.added != exact.engine.added for played in plays)
+
+
+def steps_of_turns(played: Played) -> list[list[tuple[int, int]]]:
+    """First and last step of every turn, by conversation."""
+    added = {tuple(prompt): step for step, prompts in played.engine.added for prompt in prompts}
+    steps = []
+    for one in played.conversations:
+        whole = [*one.prompt.tolist(), *one.tokens.tolist()]
+        edges = np.flatnonzero(np.diff(one.mask, prepend=0, append=0))
+        starts, ends = edges[::2].tolist(), edges[1::2].tolist()
+        begins = [added[tuple(whole[: len(one.prompt) + start])] for start in starts]
+        steps.append(
+            [(b, b + end - start) for b, start, end in zip(begins, starts, ends, strict=True)]
+        )
+    return steps
+
+
+@pytest.mark.parametrize(("rows", "delay", "skips"), [(40, 1, False), (40, 9, True), (8, 30, True)])
+def test_a_turn_enters_its_delay_after_the_one_before_unless_nothing_is_left(
+    rows: int, delay: int, skips: bool
+) -> None:
+    steps = steps_of_turns(play(rows=rows, delaySteps=delay))
+    turns = [turn for conversation in steps for turn in conversation]
+    due, skipped, num_busy = dict[tuple[int, int], int](), 0, 0
+    for now in sorted({step for turn in turns for step in turn}):
+        for row, conversation in enumerate(steps):
+            for (_, end), (begin, _) in pairwise(conversation):
+                if end == now:
+                    due[row, begin] = now - 1 + skipped + delay  # from its last step on
+        dues = {due for (_, begin), due in due.items() if begin == now}
+        if not dues:
+            continue
+        (entered,) = dues
+        if any(first < now < last for first, last in turns):
+            assert entered == now + skipped
+            num_busy += 1
+        else:  # steps in which nothing would be decoded are skipped
+            assert entered >= now + skipped
+            skipped = entered - now
+    assert num_busy and bool(skipped) == skips
 
 
 @pytest.mark.parametrize("order", ["Exact", "Fastest"])
