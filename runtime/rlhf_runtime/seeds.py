@@ -12,6 +12,9 @@ _WORD = np.uint64
 _GOLDEN = _WORD(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = _WORD(0xBF58476D1CE4E5B9), _WORD(0x94D049BB133111EB)
 
+# Distance of the numbers of two turns: a prompt has fewer samples.
+TURN_STRIDE = 1 << 32
+
 
 def mix(*parts: int | NDArray[np.integer]) -> NDArray[np.uint64]:
     """A well-mixed 64-bit number from several; arrays are combined element by element.
@@ -37,17 +40,23 @@ def sample_seeds(
     prompt_ids: NDArray[np.int64],
     sample_indexes: NDArray[np.integer],
     call: str = "",
+    turns: NDArray[np.integer] | None = None,
 ) -> list[int]:
-    """One seed per response, non-negative and below 2**63.
+    """One seed per response or turn, non-negative and below 2**63.
 
-    A seed depends only on the job's seed, the call, the step, the prompt and the sample's number.
+    A seed depends only on the job's seed, the call, the step, the prompt, and the numbers of sample
+    and turn.
 
     Args:
         call: id of the call and its graph; two calls of a step draw different responses.
+        turns: numbers of turns, from 0. None: responses have one.
     """
+    numbers = sample_indexes.astype(np.int64)
+    if turns is not None:
+        numbers = numbers + turns.astype(np.int64) * TURN_STRIDE
     # Neither the rank nor the order of requests may matter: results are equal on any placement.
     # Seven bytes of the digest, and the shift below, keep the numbers within 63 bits.
     digest = int.from_bytes(hashlib.sha256(call.encode()).digest()[:7])
-    mixed = mix(job_seed, digest, step, prompt_ids, sample_indexes) >> _WORD(1)
+    mixed = mix(job_seed, digest, step, prompt_ids, numbers) >> _WORD(1)
     seeds: list[int] = mixed.tolist()
     return seeds

@@ -48,6 +48,14 @@ def test_a_seed_is_the_upper_63_bits_of_its_parts_mixed() -> None:
     assert all(type(seed) is int for seed in seeds)
 
 
+def test_every_turn_has_a_seed_of_its_own_and_the_first_that_of_a_response() -> None:
+    samples, turns = (axis.ravel() for axis in np.meshgrid(np.arange(64), np.arange(8)))
+    prompts = np.zeros_like(samples)
+    seeds = sample_seeds(5, 9, prompts, samples, turns=turns)
+    assert len(set(seeds)) == 64 * 8
+    assert seeds[:64] == sample_seeds(5, 9, prompts[:64], samples[:64])
+
+
 @settings(deadline=None)
 @given(st.permutations(range(24)), st.integers(0, 24))
 def test_seeds_depend_on_neither_order_nor_rank(order: list[int], cut: int) -> None:

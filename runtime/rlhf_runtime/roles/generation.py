@@ -47,8 +47,6 @@ logger = logging.getLogger(__name__)
 PEER_ERRORS = ("connection", "broken pipe", "gloo", "nccl", "timed out")
 # The version before any pass.
 INITIAL_VERSION = WeightVersion(GraphName.WARM_START, 0, 0)
-# Distance of the seeds' numbers of two turns: a prompt has fewer samples.
-TURN_STRIDE = 1 << 32
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -299,15 +297,14 @@ class Generation:
         """
         prompt_ids = prompts.columns["prompt_id"].values.astype(np.int64)
         numbers = prompts.columns["sample_index"].values.astype(np.int64)
-        # Seeds depend on the job, step, call, prompt and sample only. So a row is sampled alike on
-        # any engine, and again after a restart.
+        # Seeds depend on neither ranks nor time. So a row is sampled alike on any engine, and again
+        # after a restart.
         seed = self._context.job.spec.schedule.seed
         call = f"{inputs.graph.value}/{inputs.call.id}"
         if inputs.round:  # each round samples other responses to a prompt
             call += f"/{inputs.round}"
-        if turns is not None:
-            numbers = numbers + np.asarray(turns, dtype=np.int64) * TURN_STRIDE
-        seeds = sample_seeds(seed, inputs.step, prompt_ids, numbers, call)
+        turn_numbers = None if turns is None else np.asarray(turns, dtype=np.int64)
+        seeds = sample_seeds(seed, inputs.step, prompt_ids, numbers, call, turn_numbers)
         # Greedy decoding has nothing to leave out.
         if temperature == 0:
             return Sampling(temperature, seeds)
