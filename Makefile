@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-real test nightly check format generate lock clean \
+.PHONY: help setup demo demo-real demo-tool test nightly check format generate lock clean \
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
 	bench-conversations bench-operator bench-fleet bench-real bench-reshard bench-rank bench-estimator \
@@ -18,6 +18,8 @@ RUN := rlhf-runs/sort-grpo
 REAL_MODEL := rlhf-runs/smollm2
 REAL_DEMO := examples/17-sums-grpo.yaml
 REAL_RUN := rlhf-runs/sums-grpo
+TOOL_DEMO := examples/20-tool-grpo.yaml
+TOOL_RUN := rlhf-runs/tool-grpo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +42,15 @@ demo-real: ## train a real language model by GRPO on small sums, and compare its
 	@$(BIN)/python tools/real_model/show_answers.py $(REAL_RUN)
 	@echo "==> Learning curves and timeline: $(REAL_RUN)/report.html (open it in a browser)"
 	@echo "==> The model, in Hugging Face format: $(REAL_RUN)/model"
+
+demo-tool: ## train a real language model by GRPO to call a calculator, and show conversations
+	@tools/setup.sh run
+	@$(BIN)/python tools/real_model/make_model.py $(REAL_MODEL) --uv "$$(tools/find_uv.sh $(BIN)/python)"
+	@echo "==> Training: rlhf run $(TOOL_DEMO)"
+	@$(BIN)/rlhf run $(TOOL_DEMO) --output $(TOOL_RUN) --fresh $(ARGS)
+	@$(BIN)/rlhf samples $(TOOL_RUN) --limit 3
+	@echo "==> Learning curves and timeline: $(TOOL_RUN)/report.html (open it in a browser)"
+	@echo "==> The model, in Hugging Face format: $(TOOL_RUN)/model"
 
 test: setup ## run every test; ARGS=--quick at every save, ARGS="-k name" selects
 	@echo "==> Running the tests: pytest -n auto $(ARGS)"

@@ -32,8 +32,8 @@ class Turn:
     answers: Sequence[str] = ()
     reward: float | None = None
     """The environment's reward of the turn. None: it gives none."""
-    num_errors: int = 0
-    """Answers that are error texts."""
+    wrong: Sequence[int] = ()
+    """Indexes of the answers that are error texts."""
 
 
 @dataclass
@@ -167,5 +167,6 @@ def _turn_record(turn: Turn) -> dict[str, Any]:
         "text": turn.text,
         "calls": calls,
         "answers": list(turn.answers),
+        "wrong": list(turn.wrong),
         "reward": turn.reward,
     }

@@ -231,7 +231,7 @@ class Conversations:
         """Append the answers to the last turn's calls; end the conversation if they do not fit."""
         turn = conversation.turns[-1]
         turn.answers = tuple(map(self._tools.cut_answer, reply.answers))
-        turn.reward, turn.num_errors = reply.reward, reply.num_errors
+        turn.reward, turn.wrong = reply.reward, reply.wrong
         tokens = conversation.dialogue.answer_tokens(
             conversation.last_turn, turn.calls, turn.answers
         )

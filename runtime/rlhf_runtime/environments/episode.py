@@ -1,4 +1,4 @@
-"""One conversation, as its environment sees it: actions, records, and rebuilds of its process."""
+"""One conversation, as its environment sees it: actions and their records."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rlhf_runtime.environments.process_handle import (
     ProcessEnded,
     ProcessHandle,
 )
+from rlhf_runtime.environments.rebuild import Past, PastTurn, Rebuild
 from rlhf_runtime.environments.records import PARTY, EpisodeRecords, Record, digest
 from rlhf_runtime.environments.results import (
     Acted,
@@ -52,20 +53,6 @@ class EpisodeContext:
     records: EpisodeRecords
     start_process: Callable[[], Awaitable[ProcessHandle]]
     sources: Mapping[str, ToolSource] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PastTurn:
-    """A turn that a rebuilt process needs.
-
-    number: the caller's number of the turn.
-    repeatable: calls that may be made again: index, name and arguments.
-    """
-
-    number: int
-    repeatable: Sequence[tuple[int, str, Mapping[str, Any]]]
-    answers: tuple[str, ...]
-    reward: float | None
 
 
 class Episode:
@@ -150,7 +137,7 @@ class Episode:
         self._turns.append(PastTurn(turn, repeatable, answers, record["reward"]))
         self._snapshot = record.get("snapshot", self._snapshot)
         self._past = digest(question, answers, record["reward"])
-        return Acted(answers, record["reward"], record["errors"])
+        return Acted(answers, record["reward"], tuple(record["wrong"]))
 
     async def end(self, reason: str, notes: Record = NO_NOTES) -> Ended:
         """Ask for the reward.
@@ -268,7 +255,6 @@ class Episode:
         return {
             "answers": [answers[index].text for index in range(len(calls))],
             "reward": reward,
-            "errors": sum(answer.is_error for answer in answers.values()),
             "wrong": [index for index in range(len(calls)) if answers[index].is_error],
             **_snapshot_of(reply),
         }
@@ -345,35 +331,15 @@ class Episode:
 
     async def _rebuild(self, process: ProcessHandle, begun: Begun) -> None:
         """Give a new process the state of the conversation."""
-        requests = TimedRequests(self._shared.settings, is_rebuild=True)
-        if self._snapshot is not None:
-            restoring = {"do": "restore", "snapshot": self._snapshot}
-            await requests.send(process, {**self._opening, **restoring})
-            return
-        reply = await requests.send(process, self._opening)
-        self._compare("reset", begun.observation, self._observation_of(reply))
-        for turn in self._turns:
-            if not turn.repeatable and not self._facts.has_turn_reward:
-                continue
-            answers: dict[int, CallAnswer] = {}
-            reply = await requests.act(process, turn.number, turn.repeatable, answers.__setitem__)
-            for index, name, _ in turn.repeatable:
-                what = f"call {index + 1} of turn {turn.number} ({name})"
-                self._compare(what, turn.answers[index], answers[index].text)
-            self._compare(f"turn_reward of turn {turn.number}", turn.reward, reply.get("reward"))
-
-    def _compare(self, action: str, before: object, now: object) -> None:
-        if before == now:
-            return
-        self._shared.records.count_mismatch(self._key.call)
-        raise ActionFailed(
-            FailureKind.ENVIRONMENT_FAILED,
-            f"JournalMismatch: the conversation was rebuilt, and {action} gave another answer: got "
-            f"{_shown(now)}, allowed {_shown(before)}; the environment depends on time, on random "
-            "numbers without a fixed seed, or on others; mark such methods with @side_effects of "
-            "rlhf_runtime.environments, or add snapshot and restore",
-            is_final=None,
+        records, call = self._shared.records, self._key.call
+        rebuild = Rebuild(
+            TimedRequests(self._shared.settings, is_rebuild=True),
+            self._observation_of,
+            self._facts.has_turn_reward,
+            lambda: records.count_mismatch(call),
         )
+        past = Past(self._opening, begun.observation, self._turns, self._snapshot)
+        await rebuild.run(process, past)
 
 
 def _checked(read: Callable[[], Any]) -> Any:
@@ -392,7 +358,3 @@ def _call_json(call: ToolCall | MalformedCall) -> list[Any]:
     if isinstance(call, ToolCall):
         return [call.name, dict(call.arguments)]
     return [call.text, call.problem]
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:200]

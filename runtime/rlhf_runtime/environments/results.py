@@ -60,12 +60,12 @@ class Acted:
 
     answers: texts, in the order of the calls; empty after a failure.
     reward: of the turn; None if the class has no `turn_reward`.
-    num_errors: answers that are error texts.
+    wrong: indexes of the answers that are error texts.
     """
 
     answers: tuple[str, ...] = ()
     reward: float | None = None
-    num_errors: int = 0
+    wrong: tuple[int, ...] = ()
     failure: EpisodeFailure | None = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rlhf_api.spec.conversation import EnvironmentSpec
 from rlhf_api.spec.job import RLHFJobSpec
@@ -12,7 +13,7 @@ from rlhf_runtime.data.tool_calls.job_dialogues import job_dialogues
 from rlhf_runtime.environments.episodes import Episodes
 from rlhf_runtime.environments.errors import InvalidEnvironment
 from rlhf_runtime.environments.from_manifest import environment_settings, tool_sources
-from rlhf_runtime.environments.settings import EnvironmentDescription
+from rlhf_runtime.environments.settings import ClassFacts, EnvironmentDescription
 from rlhf_runtime.preflight.environment_play import Play, Player
 from rlhf_runtime.preflight.environments import SECTION, title_of
 from rlhf_runtime.preflight.findings import Findings
@@ -60,7 +61,8 @@ def try_environments(
     with findings.about(*SECTION):
         played = asyncio.run(_play_all(spec, description, tokenizer, chosen, python_path))
         for name, plays in played.items():
-            _report(environment, name, plays, tokenizer, one_machine, findings)
+            facts = description.environments[name]
+            _report(environment, name, facts, plays, tokenizer, one_machine, findings)
 
 
 def _row_of(
@@ -95,6 +97,7 @@ async def _play_all(
 def _report(
     environment: EnvironmentSpec,
     name: str,
+    facts: ClassFacts,
     plays: Plays,
     tokenizer: TextTokenizer,
     one_machine: bool,
@@ -124,12 +127,10 @@ def _report(
         )
     findings.warnings += [
         visible_text(
-            f"{title} does not repeat itself: {text}; the numbers of two runs will differ, and a "
-            "conversation that is rebuilt after a restart is invalid; take random numbers from "
-            "random or numpy without a seed of your own and no time, or mark such methods with "
-            "@side_effects of rlhf_runtime.environments"
+            f"{title} does not repeat itself: {difference.text}; the numbers of two runs will "
+            f"differ{_consequence(difference, facts)}"
         )
-        for text in _differences(*plays)
+        for difference in _differences(*plays)
     ]
 
 
@@ -179,17 +180,40 @@ def _reward(reward: object) -> str:
     return f"{reward:g}" if isinstance(reward, float) else repr(reward)
 
 
-def _differences(first: Play, second: Play) -> Iterator[str]:
-    """Yield how two conversations with the same turns differ."""
-    pairs: list[tuple[str, object, object]] = [
-        ("the observation of reset", first.observation, second.observation)
+class _Difference(NamedTuple):
+    """A difference between two conversations with the same turns.
+
+    tool: whose answers differ; empty: it is no answer of a tool.
+    """
+
+    text: str
+    tool: str = ""
+
+
+def _differences(first: Play, second: Play) -> Iterator[_Difference]:
+    pairs: list[tuple[str, str, object, object]] = [
+        ("the observation of reset", "", first.observation, second.observation)
     ]
     for one, other in zip(first.calls, second.calls, strict=True):
-        pairs.append((f"the answer to {one.text}", one.answer, other.answer))
-        pairs.append((f"the reward of the turn with {one.text}", one.reward, other.reward))
+        pairs.append((f"the answer to {one.text}", one.tool, one.answer, other.answer))
+        pairs.append((f"the reward of the turn with {one.text}", "", one.reward, other.reward))
     assert first.end is not None and second.end is not None
-    pairs.append(("the reward", first.end.reward, second.end.reward))
-    for what, before, now in pairs:
+    pairs.append(("the reward", "", first.end.reward, second.end.reward))
+    for what, tool, before, now in pairs:
         if before != now:
             got = " and ".join(shorten(repr(value), ANSWER_CHARACTERS) for value in (before, now))
-            yield f"{what} was {got}"
+            yield _Difference(f"{what} was {got}", tool)
+
+
+def _consequence(difference: _Difference, facts: ClassFacts) -> str:
+    """Return what a difference means for conversations that go on after a restart."""
+    if difference.tool and not facts.tools[difference.tool].repeats:
+        return (
+            ", but conversations go on after a restart: answers of servers and of methods with "
+            "@side_effects are kept in the journal, and no such call is repeated"
+        )
+    return (
+        ", and a conversation that is rebuilt after a restart is invalid; take random numbers from "
+        "random or numpy without a seed of your own and no time, or mark such methods with "
+        "@side_effects of rlhf_runtime.environments"
+    )

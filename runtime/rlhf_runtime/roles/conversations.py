@@ -196,7 +196,7 @@ class ConversationRows:
         turns = [turn for one in self._conversations for turn in one.turns]
         calls = [call for turn in turns for call in turn.calls]
         num_malformed = float(sum(isinstance(call, MalformedCall) for call in calls))
-        num_errors = float(sum(turn.num_errors for turn in turns))
+        num_errors = float(sum(len(turn.wrong) for turn in turns))
         num_answers = float(sum(len(turn.answers) for turn in turns))
         return Statistics(
             means={

@@ -108,10 +108,15 @@ def _turn_of_record(number: int, turn: Mapping[str, Any]) -> ConversationTurn:
     # Calls of the last turn may have no answers.
     answers = [*turn["answers"], *[None] * len(turn["calls"])]
     uses = [
-        ToolUse(call["malformed"], answer, is_error=True)
-        if "malformed" in call
-        else ToolUse(call_text(call["name"], call["arguments"]), answer)
-        for call, answer in zip(turn["calls"], answers, strict=False)
+        ToolUse(
+            call["malformed"]
+            if "malformed" in call
+            else call_text(call["name"], call["arguments"]),
+            answer,
+            # A malformed call of a last turn has no answer that would be wrong.
+            is_error="malformed" in call or index in turn["wrong"],
+        )
+        for index, (call, answer) in enumerate(zip(turn["calls"], answers, strict=False))
     ]
     return ConversationTurn(number, turn["text"], tuple(uses), turn["reward"])
 

@@ -321,7 +321,7 @@ def test_conversations_reach_the_samples() -> None:
     backend = FakeBackend(2, responses)
     job = make_job(rewards=TWO_REWARDS)
     made = backend.run(GENERATE, backend.prompts)
-    turns = [{"text": "x" * 9000, "calls": [], "answers": [], "reward": 0.25}]
+    turns = [{"text": "x" * 9000, "calls": [], "answers": [], "wrong": [], "reward": 0.25}]
     records = [json.dumps({"turns": turns, "reward": 1.5, "failure": None}), ""]
     texts: dict[str, Callable[[Rows], Column]] = {
         "episode": lambda rows: pack_texts([records[row] for row in rows.tolist()])

@@ -88,8 +88,10 @@ class LateClient:
                 "x" * (row + call.arguments["at"]) if isinstance(call, ToolCall) else call.problem
                 for call in action.calls
             )
-            num_errors = sum(isinstance(call, MalformedCall) for call in action.calls)
-            return Acted(answers, float(action.turn + 1), num_errors)
+            wrong = [
+                index for index, call in enumerate(action.calls) if isinstance(call, MalformedCall)
+            ]
+            return Acted(answers, float(action.turn + 1), tuple(wrong))
         if row in self.unrewarded:
             return Ended(failure=EpisodeFailure(FailureKind.ENVIRONMENT_FAILED, "no reward"))
         return Ended(float(row))

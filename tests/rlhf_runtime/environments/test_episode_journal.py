@@ -18,7 +18,8 @@ from rlhf_runtime.environments.results import Acted, Begun, Ended, FailureKind
 from rlhf_runtime.environments.tool_call import ToolCall
 from rlhf_runtime.journal.errors import JournalMismatch
 
-from .conftest import Attempts, Remote, key_of, settings_of, write_module
+from .conftest import Attempts, Remote, key_of, settings_of
+from .own_environments import write_module
 
 Results = list[Begun | Acted | Ended]
 Turns = Sequence[Sequence[ToolCall]]

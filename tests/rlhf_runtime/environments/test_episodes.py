@@ -71,7 +71,7 @@ def test_a_word_game_of_trl_runs_unchanged(make_episodes: Make) -> None:
     begun, acted, ended = play(make_episodes("WordleEnv"), {"number": 1, "prompt": "Play."}, *turns)
     assert begun.observation == "Guess a word of five letters."
     assert [one.answers[0] for one in acted] == ["GYGYG", "GGGGG", "error: ValueError: Game over."]
-    assert [one.num_errors for one in acted] == [0, 0, 1]
+    assert [len(one.wrong) for one in acted] == [0, 0, 1]
     assert ended == Ended(1.0)
 
 
@@ -112,7 +112,7 @@ def test_a_malformed_call_is_answered_with_its_problem(make_episodes: Make) -> N
         call("increment", a=1),
     ]
     _, acted, _ = play(make_episodes("IncrementEnv"), {}, turn)
-    assert acted[0].answers == ("1", "error: no JSON", "2") and acted[0].num_errors == 1
+    assert acted[0].answers == ("1", "error: no JSON", "2") and acted[0].wrong == (1,)
 
 
 def test_async_calls_of_a_turn_run_at_once_and_sync_ones_in_their_order(
@@ -285,7 +285,7 @@ def test_another_source_of_tools_is_asked_beside_the_environment(module: Path) -
     episodes = Episodes(settings_of("IncrementEnv"), [str(module)], sources=[Remote("ask")])
     turn = [call("increment", a=1), call("ask", text="a"), call("ask", text="no")]
     _, acted, _ = play(episodes, {}, turn)
-    assert acted[0].answers == ("1", "asked a", "error: refused") and acted[0].num_errors == 1
+    assert acted[0].answers == ("1", "asked a", "error: refused") and acted[0].wrong == (2,)
 
 
 def test_another_source_has_limits_and_failures_of_its_own(module: Path) -> None:

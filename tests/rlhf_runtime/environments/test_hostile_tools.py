@@ -22,7 +22,8 @@ from rlhf_runtime.environments.results import Acted, EpisodeKey, FailureKind
 from rlhf_runtime.environments.tool_call import ToolCall
 
 from ...waiting import wait_until
-from .conftest import LIMITS, key_of, settings_of, write_module
+from .conftest import LIMITS, key_of, settings_of
+from .own_environments import write_module
 
 LIMIT = 1000
 MEMORY = 1 << 28
@@ -121,7 +122,7 @@ def test_a_tool_that_ends_the_process_is_a_failure_of_its_sample(
     ],
 )
 def test_an_error_is_shown_to_the_model_and_counted(act: Act, tool: str, answer: str) -> None:
-    assert act(tool) == Acted((answer,), num_errors=1)
+    assert act(tool) == Acted((answer,), wrong=(0,))
 
 
 @pytest.mark.parametrize(

@@ -84,5 +84,5 @@ def test_a_row_chooses_the_seed(url: str) -> None:
 
 def test_an_action_that_the_server_refuses_is_an_error_of_the_call(url: str) -> None:
     _, acted, ended = counted(url, {}, {"sum": 4}, {"amount": 4})
-    assert acted[0].answers[0].startswith("error: RuntimeError: ") and acted[0].num_errors == 1
+    assert acted[0].answers[0].startswith("error: RuntimeError: ") and acted[0].wrong == (0,)
     assert acted[1].reward == 4 and ended == Ended(4.0)

@@ -127,7 +127,7 @@ def check_answers(sources: Sequence[ServerTools]) -> Acted:
     assert acted.failure is None
     loud, refused, table, drawing, *met, _ = acted.answers
     assert loud == "A" and met == ["met", "met"]
-    assert refused.startswith("error: ") and "not now" in refused and acted.num_errors == 1
+    assert refused.startswith("error: ") and "not now" in refused and acted.wrong == (1,)
     assert table.replace(" ", "").replace("\n", "") == '{"a":1}'
     assert drawing == "a dot\n[image]"
     return acted
@@ -241,7 +241,7 @@ def test_errors_of_the_protocol_are_answers_only_where_arguments_are_wrong(folde
         ]
 
     misused, broken = run([source], play)
-    assert misused.answers == ("error: no such thing",) and misused.num_errors == 1
+    assert misused.answers == ("error: no such thing",) and misused.wrong == (0,)
     assert broken.failure is not None
     assert "answered with an error: out of order (code -32603)" in broken.failure.detail
 

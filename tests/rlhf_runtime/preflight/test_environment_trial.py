@@ -55,6 +55,7 @@ def test_an_environment_that_does_not_repeat_itself_is_a_warning(place: Path) ->
     assert warning.startswith("tools:Restless does not repeat itself: the answer to tick() was "), (
         "numbers of random are the same, because it is seeded"
     )
+    assert warning.endswith("mark such methods with @side_effects of rlhf_runtime.environments")
     facts = told(findings, "rollout.environment: tools:Restless, data.train: row 0, ")
     assert facts[0] == "the prompt, 6 tokens: '1+1=go'"
     assert "refuse(colour=\"a\") -> 'error: ValueError: not a'" in facts

@@ -55,6 +55,26 @@ def test_tools_of_servers_are_described_and_tried_beside_those_of_classes(place:
     assert any("act() -> 'did act'" in fact for fact in findings.facts)
 
 
+def test_answers_of_servers_that_differ_need_no_mark(place: Path) -> None:
+    module = place / "plain_server.py"
+    module.write_text(module.read_text().replace('f"did {what}"', "str(time.monotonic_ns())"))
+    spec = job(place, {"command": COMMAND})
+    description, _ = checked(spec, place)
+    assert description is not None
+    rows = check_data(spec, DataUse(environment=description), place, None, Findings())
+    findings = Findings()
+    tokenizer = TextTokenizer(place)
+    try_environments(spec, description, tokenizer, rows, True, findings, (str(place),))
+    first, second = findings.warnings
+    assert "the answer to act() was " in first and "the answer to shout() was " in second
+    for warning in findings.warnings:
+        assert warning.endswith(
+            "; the numbers of two runs will differ, but conversations go on after a restart: "
+            "answers of servers and of methods with @side_effects are kept in the journal, and no "
+            "such call is repeated"
+        )
+
+
 def test_a_job_may_have_servers_alone(place: Path) -> None:
     environment = {"servers": {"box": {"command": COMMAND}}, "variables": ["FOLDER"]}
     spec = spec_of(place, environment).model_copy(update={"rewards": ()})

@@ -30,9 +30,14 @@ def of_texts(*texts: str) -> ConversationView:
 
 def test_the_record_of_a_conversation_is_shown_turn_by_turn() -> None:
     conversation = Conversation(0, ScriptedDialogue(), "{}", np.array([1], dtype=np.int32), 9)
-    calls = [ToolCall("add", {"a": 1, "b": "x"}), MalformedCall("add(", "no end")]
+    calls = [
+        ToolCall("add", {"a": 1, "b": "x"}),
+        MalformedCall("add(", "no end"),
+        ToolCall("fail", {}),
+    ]
+    answers = ["2", "error: no end", "error: ValueError"]
     conversation.turns = [
-        Turn("add(1)", 6, calls, ["2", "error: no end"], 0.5),
+        Turn("add(1)", 6, calls, answers, 0.5, wrong=[1, 2]),
         Turn("add(2)", 9, [ToolCall("add", {})]),
     ]
     conversation.reason, conversation.reward = StopReason.TURN_LIMIT, {"right": 1.0}
@@ -45,6 +50,7 @@ def test_the_record_of_a_conversation_is_shown_turn_by_turn() -> None:
                 (
                     ToolUse('add(a=1, b="x")', "2"),
                     ToolUse("add(", "error: no end", is_error=True),
+                    ToolUse("fail()", "error: ValueError", is_error=True),
                 ),
                 0.5,
             ),

@@ -31,15 +31,14 @@ def runs_are_removed(scratch: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def demo(scratch: Path) -> Path:
-    """Folder with the model and the rows of `make demo-real`."""
+    """Folder with the models and the rows of `make demo-real` and `make demo-tool`."""
     folder = scratch / DEMO
     uv = Path(sys.executable).with_name("uv")
     for _ in range(2):  # the second time finds everything there
         subprocess.run([sys.executable, PROGRAM, folder, f"--uv={uv}"], check=True)
     assert sorted(path.name for path in folder.iterdir()) == [
-        "held-out.jsonl",
-        "model",
-        "train.jsonl",
+        *("calculations-held-out.jsonl", "calculations.jsonl", "held-out.jsonl", "model"),
+        *("tool-model", "train.jsonl"),
     ]
     return folder
 

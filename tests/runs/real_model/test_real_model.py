@@ -54,6 +54,25 @@ def test_the_demo_trains_the_whole_model_and_shows_its_answers(demo: Path, scrat
     assert f"{scores[0]:.2f} after step 0, {scores[1]:.2f} after step 1" in shown
 
 
+def test_the_model_calls_a_tool_after_a_short_warm_start(demo: Path, scratch: Path) -> None:
+    (example,) = EXAMPLES.glob("20-*.yaml")
+    overrides = {
+        "models.actor.source.path": demo / "tool-model",
+        "data.train.path": demo / "calculations.jsonl",
+        "data.evaluation.path": demo / "calculations-held-out.jsonl",
+        "data.evaluation.maxRows": 4,
+        "schedule.promptsPerStep": 2,
+    }
+    changes = [f"--set=spec.{path}={value}" for path, value in overrides.items()]
+    finished = run(example, scratch / "tool", "--steps=1", *changes)
+    assert finished.code == 0, finished.output
+    (metrics,) = step_metrics(finished.folder)
+    assert metrics["environment/calls"] > 0 and metrics["environment/malformed_calls"] < 1
+    assert metrics["actor/log_prob_difference_max"] < 1e-3
+    template = (finished.folder / "model" / "chat_template.jinja").read_text()
+    assert template == (demo / "tool-model" / "chat_template.jinja").read_text()
+
+
 def test_grpo_resumes_exactly_and_saves_what_transformers_and_vllm_load(
     demo: Path, cut_model: Path, scratch: Path
 ) -> None:

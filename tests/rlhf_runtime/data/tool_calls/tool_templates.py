@@ -117,6 +117,15 @@ PYTHON = lines(
 )
 
 
+EXAMPLE = (
+    (Path(__file__).parents[4] / "examples" / "chat-templates" / "tools.jinja")
+    .read_text(encoding="utf-8")
+    .replace("<|im_start|>", "<s>")
+    .replace("<|im_end|>", "<e>")
+)
+"""That of example 20, with the tokens of the tokenizer below."""
+
+
 class Family(NamedTuple):
     """A format and a template that writes it."""
 
@@ -139,6 +148,7 @@ FAMILIES = {
     "harmony": Family(ToolFormat.HARMONY, HARMONY, several=False),
     "qwen xml": Family(ToolFormat.QWEN_XML, QWEN_XML),
     "python": Family(ToolFormat.PYTHON, PYTHON),
+    "example": Family(ToolFormat.HERMES, EXAMPLE),
 }
 TOKENS = ("<s>", "<e>", "<|call|>", "<|end|>", "<|start|>", "[TOOL_CALLS]", "[ARGS]", "<stop>")
 END, CALL_END, OTHER_END = 1, 2, 7
