@@ -1,4 +1,4 @@
-"""Semantics of NetworkPolicies, for clusters that enforce none.
+"""Semantics of NetworkPolicies; tests/e2e compares them with enforced ones.
 
 A connection needs the consent of both ends. A pod that no policy selects in a direction admits
 everything there; a selected one admits the connections that a rule of any of these policies names.

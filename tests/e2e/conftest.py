@@ -10,18 +10,20 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ..charts.helm import Helm
-from ..cluster.devcluster import DevCluster, output_of
+from ..cluster.devcluster import SCRIPTS, DevCluster, output_of
 from ..cluster.kubectl import Kubectl
 from ..cluster.programs import built
 from ..cluster.session import own_cluster
 from ..heavy_starts import Heavy, count_start
 from .installed import InstalledOperator, place_for_release
+from .kubectl_pods import IMAGE
 from .volume import CheckpointVolume
 from .walkthrough import ROOT, Walkthrough, walk
 
@@ -84,6 +86,17 @@ def started_pods(kubectl: Kubectl) -> int:
         assert numbers, f"{node} does not say how many pods it has started"
         total += sum(map(int, numbers))
     return total
+
+
+@pytest.fixture(scope="session")
+def node(node_cluster: DevCluster, kubectl: Kubectl) -> str:
+    """The real node's name; its containerd has an image of kubectl."""
+    make = [str(SCRIPTS / "node" / "one-file-image.py"), str(kubectl.program.resolve()), IMAGE]
+    image = subprocess.run(make, capture_output=True, check=True).stdout
+    socket = str(node_cluster.state / "containerd.sock")
+    load = ["ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", "-"]
+    subprocess.run(load, input=image, stdout=subprocess.DEVNULL, check=True)
+    return kubectl("get", "nodes", "--selector=type!=kwok", "--output=name").strip()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from safetensors import safe_open
@@ -137,7 +138,12 @@ def test_a_job_survives_its_pods_its_node_its_volume_an_upgrade_and_an_edit_and_
     print(f"\nFrom `kubectl apply` to the first step:\n{times.table()}")
     assert times.operator < OPERATOR_SECONDS + CLOCK_SECONDS, f"{times.table()}\n{job.story()}"
 
-    operator.upgrade("logging.level=debug")
+    # Its pods reach the API server behind the Service's address, at the server's own port.
+    port = urlsplit(
+        kubectl("config", "view", "--output=jsonpath={.clusters[0].cluster.server}")
+    ).port
+    policy = f"networkPolicy.enabled=true,networkPolicy.apiServer.ports={{443,{port}}}"
+    operator.upgrade(f"logging.level=debug,{policy}")
     job.until(trains_after(job.step), START_SECONDS, "a step seen by the next operator")
     assert job.status.restarts.total == 0, job.story()
 

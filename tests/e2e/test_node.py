@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-import subprocess
+from collections.abc import Set as AbstractSet
+from itertools import product
 from typing import Any
 
 import pytest
 
-from ..cluster.devcluster import SCRIPTS, DevCluster
 from ..cluster.kubectl import Kubectl
+from ..network_policies import Pod, Policy, admitted
+from ..waiting import wait_until
+from .kubectl_pods import IMAGE, answer, pod
 
 pytestmark = pytest.mark.e2e
-IMAGE = "localhost/kubectl:1"
-
-
-@pytest.fixture(scope="module")
-def node(node_cluster: DevCluster, kubectl: Kubectl) -> str:
-    """The real node's name; its containerd has an image of kubectl."""
-    make = [str(SCRIPTS / "node" / "one-file-image.py"), str(kubectl.program.resolve()), IMAGE]
-    image = subprocess.run(make, capture_output=True, check=True).stdout
-    socket = str(node_cluster.state / "containerd.sock")
-    load = ["ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", "-"]
-    subprocess.run(load, input=image, stdout=subprocess.DEVNULL, check=True)
-    return kubectl("get", "nodes", "--selector=type!=kwok", "--output=name").strip()
-
-
-def pod(name: str, *arguments: str, **spec: Any) -> dict[str, Any]:
-    """A pod that runs kubectl."""
-    container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "args": arguments}
-    container |= spec
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"restartPolicy": "Never", "containers": [container]},
-    }
+PORTS = {"open": 8001, "shut": 8002}
+"""Of a server, by their names."""
+CLIENTS = ("friend", "stranger")
+Connections = AbstractSet[tuple[str, int]]
+"""Clients, and ports of the server."""
+CONNECTIONS: Connections = set(product(CLIENTS, PORTS.values()))
+POLICIES = (
+    {
+        "podSelector": {"matchLabels": {"app": "server"}},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {
+                "from": [{"podSelector": {"matchLabels": {"app": "friend"}}}],
+                "ports": [{"port": "open"}],
+            }
+        ],
+    },
+    {
+        "podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": CLIENTS}]},
+        "policyTypes": ["Egress"],
+        "egress": [{"to": [{"namespaceSelector": {}}], "ports": [{"port": 8002}]}],
+    },
+)
+"""Specs of policies. The second one takes the place of the first."""
+ENFORCED_SECONDS = 30
 
 
 def printed_by(kubectl: Kubectl, namespace: str, manifest: dict[str, Any]) -> str:
@@ -65,6 +69,70 @@ def test_a_pod_reaches_another_by_the_name_of_its_service(kubectl: Kubectl, name
     ask = pod("client", "--server=http://server", "get", "--raw", "/version")
     ask["spec"]["restartPolicy"] = "OnFailure"  # nodes learn of a Service's pods a moment later
     assert '"gitVersion"' in printed_by(kubectl, namespace, ask)
+
+
+def server(name: str, port: int) -> dict[str, Any]:
+    """Return a container that answers at a port."""
+    serve = ("proxy", "--address=0.0.0.0", "--accept-hosts=.*", f"--port={port}")
+    return {
+        "name": name,
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "args": serve,
+        "ports": [{"name": name, "containerPort": port}],
+        "readinessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 1},
+    }
+
+
+@pytest.mark.usefixtures("node")
+def test_network_policies_are_enforced_as_they_are_computed(
+    kubectl: Kubectl, namespace: str
+) -> None:
+    target = pod("server")
+    target["spec"]["containers"] = [server(*port) for port in PORTS.items()]
+    kubectl.apply(namespace, target)
+    for client in CLIENTS:
+        kubectl.apply(namespace, pod(client, "proxy"))
+    for name in ("server", *CLIENTS):
+        kubectl.wait(namespace, "condition=Ready", f"pod/{name}")
+    address = kubectl.get(namespace, "pod/server")["status"]["podIP"]
+
+    assert connections(kubectl, namespace, address) == CONNECTIONS, "no policy selects a pod"
+    for spec in POLICIES:
+        policy = {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": "policy", "namespace": namespace},
+            "spec": spec,
+        }
+        kubectl.apply(namespace, policy)
+        wanted = admitted_connections(policy)
+        assert set() < wanted < CONNECTIONS
+
+        def is_enforced(wanted: Connections = wanted) -> bool:
+            return connections(kubectl, namespace, address) == wanted
+
+        wait_until(is_enforced, ENFORCED_SECONDS, f"{spec['policyTypes']} is enforced")
+
+
+def connections(kubectl: Kubectl, namespace: str, address: str) -> Connections:
+    """Return the connections that get an answer."""
+    return {
+        (client, port)
+        for client, port in CONNECTIONS
+        if "gitVersion" in answer(kubectl, namespace, client, f"{address}:{port}")
+    }
+
+
+def admitted_connections(policy: Policy) -> Connections:
+    """Return the connections that a policy admits."""
+    namespace = policy["metadata"]["namespace"]
+    target = Pod(namespace, {"app": "server"}, PORTS)
+    return {
+        (client, port)
+        for client, port in CONNECTIONS
+        if admitted([policy], Pod(namespace, {"app": client}), target, port)
+    }
 
 
 @pytest.mark.usefixtures("node")

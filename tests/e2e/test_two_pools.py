@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from rlhf_api.on_cluster import DASHBOARD_PORT, GCS_PORT, REPORT_PORT
 from rlhf_api.status import JobPhase, RLHFJobStatus
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
 from ..cluster.kubectl import Kubectl
 from ..timelines import overlapping_steps, spans_of
 from .job_on_cluster import JobOnCluster
+from .kubectl_pods import answer, pod
 from .small_jobs import START_SECONDS, small_example, small_pool
 from .volume import CheckpointVolume
 
@@ -45,6 +47,7 @@ def split_ppo() -> dict[str, Any]:
     return job
 
 
+@pytest.mark.usefixtures("node")
 def test_each_pool_is_a_group_of_workers_and_they_work_at_the_same_time(
     kubectl: Kubectl, namespace_of_jobs: str, checkpoints: CheckpointVolume
 ) -> None:
@@ -53,6 +56,7 @@ def test_each_pool_is_a_group_of_workers_and_they_work_at_the_same_time(
     kubectl.apply(namespace_of_jobs, manifest)
     job.until(lambda status: status.phase is JobPhase.RUNNING, START_SECONDS, "its driver runs")
     check_groups(job)
+    check_strangers(job)
     pools: dict[str, str] = {}
 
     def has_succeeded(status: RLHFJobStatus) -> bool:
@@ -80,6 +84,20 @@ def check_groups(job: JobOnCluster) -> None:
     labels = [pod["metadata"]["labels"] for pod in pods]
     assert {each["ray.io/cluster"] for each in labels} == {cluster["metadata"]["name"]}
     assert sorted(each["ray.io/group"] for each in labels) == [ACTORS, CRITICS]
+
+
+def check_strangers(job: JobOnCluster) -> None:
+    """Its head answers the operator, which has reported that it runs, and no other pod."""
+    # A namespace beside the job's: its policy admits no other pod of its own namespace either.
+    job.kubectl.apply("default", pod("stranger", "proxy"))
+    job.kubectl.wait("default", "condition=Ready", "pod/stranger")
+    (head,) = job.pods("head")
+    for port in (DASHBOARD_PORT, REPORT_PORT, GCS_PORT):
+        address = f"{head['status']['podIP']}:{port}"
+        said = answer(job.kubectl, "default", "stranger", address)
+        # An answer of any kind, also a refusal of the token, would be a connection.
+        assert "i/o timeout" in said or "Client.Timeout" in said, f"{port}: {said}"
+    job.kubectl("delete", "--namespace=default", "pod/stranger", "--wait=false")
 
 
 def pools_by_address(job: JobOnCluster) -> dict[str, str]:

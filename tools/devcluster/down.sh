@@ -18,7 +18,7 @@ source "$ROOT/lib/node-removal.sh"
 [[ -f $ARGUMENTS ]] || { say "No cluster in $DEVCLUSTER_STATE" && exit; }
 lock
 parse_saved
-stop 10 kubelet ray-operator kueue kwok kube-scheduler kube-controller-manager kube-proxy coredns
+stop 10 kubelet ray-operator kueue kwok kube-scheduler kube-controller-manager kube-proxy network-policies coredns
 [[ $mode != node ]] || remove_containers
 stop 2 kube-apiserver # it would wait a minute for open watches
 stop 10 containerd etcd

@@ -114,7 +114,7 @@ def _turn_of_record(number: int, turn: Mapping[str, Any]) -> ConversationTurn:
             else call_text(call["name"], call["arguments"]),
             answer,
             # A malformed call of a last turn has no answer that would be wrong.
-            is_error="malformed" in call or index in turn["wrong"],
+            is_error="malformed" in call or index in turn.get("wrong", ()),
         )
         for index, (call, answer) in enumerate(zip(turn["calls"], answers, strict=False))
     ]

@@ -49,6 +49,6 @@ parse_saved() {
 parts() {
   printf '%s\n' etcd kube-apiserver kube-controller-manager kube-scheduler ray-operator
   [[ -z $with_kueue ]] || echo kueue
-  [[ $mode != node ]] || printf '%s\n' containerd coredns kubelet kube-proxy
+  [[ $mode != node ]] || printf '%s\n' containerd coredns kubelet kube-proxy network-policies
   ((num_fake_nodes == 0)) || echo kwok
 }

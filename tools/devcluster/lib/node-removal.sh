@@ -23,6 +23,7 @@ remove_mounts() {
 remove_network() {
   nft delete table ip kube-proxy 2>/dev/null || true
   nft delete table ip6 kube-proxy 2>/dev/null || true
+  nft delete table ip devcluster-policies 2>/dev/null || true
   ip link delete "$BRIDGE" 2>/dev/null || true
 }
 

@@ -91,6 +91,12 @@ start_kube_proxy() {
   wait_for kube-proxy 60 nft get element ip kube-proxy cluster-ips "{ $SERVICE_API_IP }"
 }
 
+# start_network_policies: a program of its own, because the bridge plugin enforces none.
+start_network_policies() {
+  start network-policies "$ROOT/node/network-policies.py" "$API_ADDRESS:$API_PORT" "$PKI" admin
+  wait_for network-policies 30 nft list table ip devcluster-policies
+}
+
 # provide_volume: one volume for whoever claims it, as an administrator would make it: a folder of the host, which
 # the user of jobs' pods may write.
 provide_volume() {
@@ -107,6 +113,7 @@ node() {
   start_dns
   start_kubelet
   start_kube_proxy
+  start_network_policies
   provide_volume
   say "Node $DEVCLUSTER_NODE ($(version kubelet)): ready"
 }
