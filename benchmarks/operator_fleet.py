@@ -33,6 +33,8 @@ from tests.waiting import wait_until
 
 from rlhf_kube.errors import Unreachable
 
+API_MEMORY = "8GiB"
+"""Of the API server, which keeps all jobs: with less it does nothing but collect garbage."""
 LOOK_SECONDS = 300.0
 """Limit for the operator's first look at all jobs."""
 
@@ -152,7 +154,9 @@ def main() -> None:
     # A cluster of its own: thousands of jobs would be in the way of anything else.
     with (
         tempfile.TemporaryDirectory(prefix="bench-fleet-") as scratch,
-        own_cluster("benchmark", "--fake-nodes", str(nodes)) as cluster,
+        own_cluster(
+            "benchmark", "--fake-nodes", str(nodes), DEVCLUSTER_API_MEMORY=API_MEMORY
+        ) as cluster,
     ):
         folder = Path(scratch)
         kubectl = Kubectl(cluster.state / "bin" / "kubectl", cluster.kubeconfig, folder / "cache")

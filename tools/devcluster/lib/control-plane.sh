@@ -37,7 +37,7 @@ api_server() {
   # A loopback address may not stand in the endpoints of the Service `kubernetes`.
   [[ $mode == node ]] || flags+=(--endpoint-reconciler-type=none)
   # It collects garbage for a third of the time that it takes to learn all kinds, unless it may use more memory.
-  GOGC=400 GOMEMLIMIT=2GiB start kube-apiserver "$BIN/kube-apiserver" "${flags[@]}"
+  GOGC=400 GOMEMLIMIT=${DEVCLUSTER_API_MEMORY:-2GiB} start kube-apiserver "$BIN/kube-apiserver" "${flags[@]}"
   wait_for kube-apiserver 120 kube get --raw /readyz
   say "API server $(version kube-apiserver): ready"
 }
