@@ -15,6 +15,7 @@ from rlhf_api.crd.definition import COLUMNS, WIDE_COLUMNS
 from ..cluster.definition import NAME, undefined
 from ..cluster.devcluster import CommandFailed
 from ..cluster.kubectl import Kubectl
+from ..waiting import wait_until
 from .helm import CASES, CHART, RELEASE, Helm, of_kind, the
 from .installed import Place, own_place
 
@@ -128,7 +129,13 @@ def test_new_settings_replace_the_pod_and_the_same_ones_keep_it(without_definiti
     )
     assert pods() == first
     place.helm("upgrade", *place.arguments("smallest"), "--set", "logging.level=debug", *ready)
-    assert len(pods()) == 1 and pods() != first
+
+    def is_replaced() -> bool:
+        now = pods()
+        return len(now) == 1 and now != first
+
+    # Helm waits until the new pod is ready. The end of the old one comes a moment later.
+    wait_until(is_replaced, 60, "the end of the old pod")
 
 
 def test_the_notes_say_what_is_missing(without_definition: Place) -> None:
