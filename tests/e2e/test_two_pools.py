@@ -32,6 +32,8 @@ CALLS = {
     "critic.values": CRITICS,
     "critic.train": CRITICS,
 }
+TIMED_OUT = ("i/o timeout", "Client.Timeout", "context deadline exceeded")
+"""kubectl's words for a server that answers nothing."""
 LISTENS = re.compile(r"listens at (\S+)")
 """In a rank's log."""
 
@@ -96,7 +98,7 @@ def check_strangers(job: JobOnCluster) -> None:
         address = f"{head['status']['podIP']}:{port}"
         said = answer(job.kubectl, "default", "stranger", address)
         # An answer of any kind, also a refusal of the token, would be a connection.
-        assert "i/o timeout" in said or "Client.Timeout" in said, f"{port}: {said}"
+        assert any(text in said for text in TIMED_OUT), f"{port}: {said}"
     job.kubectl("delete", "--namespace=default", "pod/stranger", "--wait=false")
 
 
