@@ -42,6 +42,14 @@ def checked(
     return check_environments(spec, 60.0, one_machine, findings, (str(place),)), findings
 
 
+def edit_server(place: Path, old: str, new: str) -> None:
+    """Replace text of the server's program."""
+    module = place / "plain_server.py"
+    program = module.read_text()
+    assert old in program
+    module.write_text(program.replace(old, new))
+
+
 def test_tools_of_servers_are_described_and_tried_beside_those_of_classes(place: Path) -> None:
     spec = job(place, {"command": COMMAND})
     description, findings = checked(spec, place)
@@ -56,8 +64,7 @@ def test_tools_of_servers_are_described_and_tried_beside_those_of_classes(place:
 
 
 def test_answers_of_servers_that_differ_need_no_mark(place: Path) -> None:
-    module = place / "plain_server.py"
-    module.write_text(module.read_text().replace('f"did {what}"', "str(time.monotonic_ns())"))
+    edit_server(place, 'f"did {what}"', "str(time.monotonic_ns())")
     spec = job(place, {"command": COMMAND})
     description, _ = checked(spec, place)
     assert description is not None
@@ -97,8 +104,7 @@ def test_a_server_that_is_not_here_is_an_error_at_its_field_or_left_to_workers(
 
 
 def test_a_name_that_calls_cannot_have_is_refused(place: Path) -> None:
-    module = place / "plain_server.py"
-    module.write_text(module.read_text().replace('tool("shout"', 'tool("shout-it"'))
+    edit_server(place, 'tool("shout"', 'tool("shout-it"')
     spec = job(place, {"command": COMMAND})
     description, findings = checked(spec, place)
     assert description is not None

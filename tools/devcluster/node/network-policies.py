@@ -95,6 +95,9 @@ def peer_matches(
     if peer is None:
         yield "", cluster["pods"]
     elif "ipBlock" in peer:
+        # The node has no IPv6; one such rule would make nft refuse the table.
+        if ":" in peer["ipBlock"]["cidr"]:
+            return
         excluded = peer["ipBlock"].get("except")
         negated = f" ip {end} != {{ {', '.join(excluded)} }}" if excluded else ""
         yield f"ip {end} {peer['ipBlock']['cidr']}{negated}", []
@@ -134,12 +137,9 @@ def is_peer(cluster: Objects, policy: Object, peer: Object, pod: Object) -> bool
     if "namespaceSelector" not in peer:
         is_inside = namespace == policy["metadata"]["namespace"]
     else:
-        (labels,) = (
-            labels_of(other)
-            for other in cluster["namespaces"]
-            if other["metadata"]["name"] == namespace
-        )
-        is_inside = has_labels(peer["namespaceSelector"], labels)
+        labels = {other["metadata"]["name"]: labels_of(other) for other in cluster["namespaces"]}
+        # The lists are of different moments: a new namespace may be missing until the next ones.
+        is_inside = namespace in labels and has_labels(peer["namespaceSelector"], labels[namespace])
     return is_inside and has_labels(peer.get("podSelector") or {}, labels_of(pod))
 
 
