@@ -165,10 +165,11 @@ def main() -> None:
         heads = FakeHeads(AutoRun(100, 2 * LIMIT_SECONDS), clock=time.time)
         with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
             measured = measure(team, options.ended, options.live, options.rest, options.watch)
+            # Before the jobs are deleted, which takes minutes.
+            title = f"{options.ended} ended and {options.live} live jobs"
+            print_table(["operator", title], [[*row] for row in measured.items()])
             with suppress(Unreachable):  # so that the namespace goes quickly
                 team.kubectl("delete", "rlhfjobs", "--all", f"-n={team.namespace}", "--wait=false")
-        title = f"{options.ended} ended and {options.live} live jobs"
-        print_table(["operator", title], [[*row] for row in measured.items()])
     print_json(
         "fleet",
         smallest=options.smallest,
