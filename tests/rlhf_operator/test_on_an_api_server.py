@@ -31,7 +31,7 @@ def test_a_job_trains_and_succeeds(team: Team) -> None:
     head.finish()
     team.wait_for("Succeeded")
     team.wait_for_rest("sort")
-    assert team.status().gpus == 0
+    wait_until(lambda: team.status().gpus == 0, SECONDS, "its GPUs in the status")
     assert head.submitted == ["sort-1-0"] and head.submissions["sort-1-0"].acknowledged is not None
 
 
