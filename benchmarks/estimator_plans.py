@@ -13,7 +13,7 @@ from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.generation import generate_seconds
 from rlhf_planner.cost.hardware import CPU
 from rlhf_planner.cost.measured_layers import hardware_for, layers_for
-from rlhf_planner.cost.micro_batches import Batch, Lengths
+from rlhf_planner.cost.micro_batches import CallRows, Lengths
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.memory.generation import GenerationCall, GenerationLoad, kv_bytes
 from rlhf_planner.memory.role_model import RoleModel
@@ -170,7 +170,7 @@ def predict(model: BenchModel, job: Job, profile: Profile | None) -> dict[str, f
     links = Links(hardware, job.ranks)
     role = _role(model, job)
     prompt, response = Lengths(job.prompt, job.prompt), Lengths(job.response, job.response)
-    batch = Batch(job.rows, prompt, response, job.samples)
+    batch = CallRows(job.rows, prompt, response, job.samples)
     seconds = {
         INFER: infer_seconds(role, batch, layers, links).total,
         TRAIN: train_seconds(role, batch, layers, links, job.mini_batches).total,

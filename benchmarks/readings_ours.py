@@ -18,7 +18,7 @@ from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.engine_host import host_seconds_of
 from rlhf_planner.cost.generation import engine_of, generate_seconds
 from rlhf_planner.cost.hardware import GIGA, HARDWARE, Hardware
-from rlhf_planner.cost.micro_batches import Batch, Lengths
+from rlhf_planner.cost.micro_batches import CallRows, Lengths
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.cost.transfers import (
     load_seconds,
@@ -154,13 +154,13 @@ def _lengths(reading: Reading) -> tuple[Lengths, Lengths]:
     return prompt, response_lengths_of(reading.response, longest, None)
 
 
-def _batch(reading: Reading) -> Batch:
+def _batch(reading: Reading) -> CallRows:
     if reading.tokens:
         # Pretraining predicts all tokens of sequences of one length.
         rows = reading.rows_per_gpu * reading.gpus
-        return Batch(rows, Lengths(1.0, 1.0), Lengths(reading.tokens - 1, reading.tokens - 1))
+        return CallRows(rows, Lengths(1.0, 1.0), Lengths(reading.tokens - 1, reading.tokens - 1))
     rows = reading.rows or reading.prompts * reading.samples
-    return Batch(rows, *_lengths(reading), rows_per_prompt=reading.samples)
+    return CallRows(rows, *_lengths(reading), rows_per_prompt=reading.samples)
 
 
 def _training_mesh(reading: Reading) -> Mesh:

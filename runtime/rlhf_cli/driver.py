@@ -33,7 +33,7 @@ from rlhf_cli.manifests import annotate_lines, require_one_job
 from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices
 from rlhf_cli.rate_changes import changed_rates
 from rlhf_cli.recorded_run import classify_ending
-from rlhf_cli.resume import (
+from rlhf_cli.resume_checks import (
     ON_CLUSTER,
     check_changes,
     open_store,

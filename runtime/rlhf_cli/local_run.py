@@ -16,7 +16,7 @@ from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.manifests import STDIN, annotate_lines, require_one_job
 from rlhf_cli.preflight import CheckedJob, RunTarget, preflight, unchecked_notices
 from rlhf_cli.rate_changes import changed_rates
-from rlhf_cli.resume import check_changes, open_store, prepare_run_folder, start_facts
+from rlhf_cli.resume_checks import check_changes, open_store, prepare_run_folder, start_facts
 from rlhf_cli.stopping import install_signal_handlers
 from rlhf_cli.user_code import user_code
 from rlhf_flow.jobs.lint import lint_job

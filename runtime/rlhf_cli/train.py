@@ -14,7 +14,7 @@ from rlhf_api.plan import Plan
 from rlhf_api.spec.checkpoint import JournalMode
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.recorded_run import recorded_run, run_record, worker_settings
-from rlhf_cli.resume import note_checkpoint_mismatch
+from rlhf_cli.resume_checks import note_checkpoint_mismatch
 from rlhf_runtime.checkpoint.store import Checkpoint, CheckpointStore
 from rlhf_runtime.controller.job_run import JobRun
 from rlhf_runtime.controller.restarts import Restarts

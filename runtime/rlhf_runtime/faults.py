@@ -38,7 +38,7 @@ class FaultAction(StrEnum):
 BY_SIGNAL = (FaultAction.KILL, FaultAction.FREEZE)
 
 
-class Phase(StrEnum):
+class FaultPhase(StrEnum):
     """A call, or a part of the start or of a call."""
 
     START = "start-up"
@@ -56,14 +56,14 @@ class Fault:
     action: FaultAction
     target: str
     """`driver`, `reward` (the first host), or a rank's number."""
-    phase: Phase
+    phase: FaultPhase
     step: int
     """The training step; the start-up is step 0."""
 
     @property
     def is_own_phase(self) -> bool:
         """True if the target itself runs the phase."""
-        return self.target != DRIVER and (self.target == REWARD) == (self.phase is Phase.SCORE)
+        return self.target != DRIVER and (self.target == REWARD) == (self.phase is FaultPhase.SCORE)
 
     @property
     def name(self) -> str:
@@ -85,20 +85,20 @@ def parse_fault(text: str) -> Fault:
         if options.get(name) == "":
             target, _ = name, options.pop(name)
     try:
-        phase = Phase(options.pop("phase"))
-        step = 0 if phase is Phase.START else int(options.pop("step"))
+        phase = FaultPhase(options.pop("phase"))
+        step = 0 if phase is FaultPhase.START else int(options.pop("step"))
         fault = Fault(FaultAction(action), "" if target is None else target, phase, step)
         is_valid = fault.target in (DRIVER, REWARD) or fault.target.isdigit()
         is_valid = is_valid and (fault.action in BY_SIGNAL or fault.is_own_phase)
         # Only a start-up and a save may happen at step 0.
-        is_valid = is_valid and (step > 0 or phase in (Phase.START, Phase.SAVE))
+        is_valid = is_valid and (step > 0 or phase in (FaultPhase.START, FaultPhase.SAVE))
     except (KeyError, ValueError):
         is_valid = False
     if options or not is_valid:
         raise OverrideError(
             f"not a fault: got {text!r}, allowed ACTION:TARGET,phase=PHASE,step=N with ACTION "
-            f"{_words(FaultAction)}, TARGET rank=N, reward or driver, PHASE {_words(Phase)}; only "
-            f"{' and '.join(BY_SIGNAL)} affect processes without the phase; write for "
+            f"{_words(FaultAction)}, TARGET rank=N, reward or driver, PHASE {_words(FaultPhase)}; "
+            f"only {' and '.join(BY_SIGNAL)} affect processes without the phase; write for "
             "example kill:rank=1,phase=train,step=3"
         )
     return fault
@@ -169,7 +169,7 @@ class Faults:
         if faults:
             announce(folder, process)
 
-    def enter(self, phase: Phase, step: int = 0) -> None:
+    def enter(self, phase: FaultPhase, step: int = 0) -> None:
         """Begin a phase, and inject its faults."""
         for fault in self._faults:
             if (fault.phase, fault.step) == (phase, step) and self._claims(fault):
@@ -179,7 +179,7 @@ class Faults:
         """True if this process has to inject a fault, for the first time."""
         # A target with the phase does it itself. Otherwise rank 0 does, or the reward host in its
         # own phase.
-        other = REWARD if fault.phase is Phase.SCORE else "0"
+        other = REWARD if fault.phase is FaultPhase.SCORE else "0"
         if self._process != (fault.target if fault.is_own_phase else other):
             return False
         try:

@@ -17,7 +17,7 @@ from rlhf_cli.app import app
 from rlhf_runtime.environments.records import EpisodeRecords, digest
 from rlhf_runtime.environments.results import EpisodeKey
 from rlhf_runtime.journal.answers import AnswerJournal, CallScope
-from rlhf_runtime.journal.folder import JournalFolder, Position, Settings
+from rlhf_runtime.journal.folder import JournalFolder, PassSettings, Position
 from rlhf_runtime.telemetry.conversations import ConversationTurn, ConversationView
 from rlhf_runtime.telemetry.records import EvaluationRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -51,7 +51,7 @@ def run_folder(tmp_path: Path) -> RunFolder:
     with RunFolder(tmp_path / "run") as folder:
         folder.append(EvaluationRecord(0, {}))
         journal_folder = JournalFolder(
-            folder.journal, Settings("job", "code"), JournalMode.EXACT, print
+            folder.journal, PassSettings("job", "code"), JournalMode.EXACT, print
         )
         attempt = journal_folder.begin(0)
         assert attempt is not None

@@ -12,7 +12,7 @@ from rlhf_api.spec.checkpoint import JournalMode
 from rlhf_cli.train import note_failure
 from rlhf_runtime.environments.errors import EnvironmentsFailed, EnvironmentsLost
 from rlhf_runtime.journal.answers import AnswerJournal, CallScope
-from rlhf_runtime.journal.folder import JournalFolder, Position, Settings, pass_folders
+from rlhf_runtime.journal.folder import JournalFolder, PassSettings, Position, pass_folders
 from rlhf_runtime.rewards.errors import NothingScored
 
 PASSES = (Position(1), Position(1, True), Position(2), Position(2, True), Position(3))
@@ -30,7 +30,7 @@ PASSES = (Position(1), Position(1, True), Position(2), Position(2, True), Positi
 def test_a_pass_that_ended_the_job_is_asked_again(
     tmp_path: Path, error: RlhfError, num_kept: int
 ) -> None:
-    folder = JournalFolder(tmp_path, Settings("job", "code"), JournalMode.EXACT, print)
+    folder = JournalFolder(tmp_path, PassSettings("job", "code"), JournalMode.EXACT, print)
     attempt = folder.begin(0)
     assert attempt is not None
     journal = AnswerJournal(attempt, "host")

@@ -14,7 +14,7 @@ from rlhf_planner.cost.batches import response_lengths_of
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.generation import generate_seconds
 from rlhf_planner.cost.hardware import HARDWARE, RATES
-from rlhf_planner.cost.micro_batches import Batch, Lengths
+from rlhf_planner.cost.micro_batches import CallRows, Lengths
 from rlhf_planner.cost.plan import models_of_plan
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.cost.transfers import DISPATCH_SECONDS, STORE_BYTES_PER_SECOND, reshard_seconds
@@ -46,7 +46,7 @@ def test_calls_take_what_the_time_model_says_of_their_rows(job: Any) -> None:
     problem, plan = found
     estimate = evaluate(problem, plan, {"a": H100})
     models, links = models_of_plan(problem, plan), Links(H100, 8)
-    batch = Batch(128 * 8, PROMPTS, RESPONSES, rows_per_prompt=8)
+    batch = CallRows(128 * 8, PROMPTS, RESPONSES, rows_per_prompt=8)
     layers = {
         role: analytic_layers(H100, model.shape, model.precision) for role, model in models.items()
     }

@@ -14,14 +14,14 @@ from rlhf_api.errors import OverrideError
 from rlhf_runtime.faults import (
     Fault,
     FaultAction,
+    FaultPhase,
     Faults,
-    Phase,
     parse_fault,
     pending_faults,
     require_targets,
 )
 
-KILL = Fault(FaultAction.KILL, "1", Phase.TRAIN, 3)
+KILL = Fault(FaultAction.KILL, "1", FaultPhase.TRAIN, 3)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,12 @@ KILL = Fault(FaultAction.KILL, "1", Phase.TRAIN, 3)
     [
         ("kill:rank=1,phase=train,step=3", KILL),
         ("kill:phase=train,step=3,rank=1", KILL),
-        ("freeze:driver,phase=score,step=1", Fault(FaultAction.FREEZE, "driver", Phase.SCORE, 1)),
-        ("raise:rank=0,phase=start-up", Fault(FaultAction.RAISE, "0", Phase.START, 0)),
-        ("hang:reward,phase=score,step=2", Fault(FaultAction.HANG, "reward", Phase.SCORE, 2)),
+        (
+            "freeze:driver,phase=score,step=1",
+            Fault(FaultAction.FREEZE, "driver", FaultPhase.SCORE, 1),
+        ),
+        ("raise:rank=0,phase=start-up", Fault(FaultAction.RAISE, "0", FaultPhase.START, 0)),
+        ("hang:reward,phase=score,step=2", Fault(FaultAction.HANG, "reward", FaultPhase.SCORE, 2)),
     ],
 )
 def test_a_fault_is_read(text: str, fault: Fault) -> None:
@@ -68,24 +71,28 @@ def test_a_rank_that_is_not_there_is_refused() -> None:
 
 
 def test_a_rank_strikes_itself_once(tmp_path: Path) -> None:
-    fault = Fault(FaultAction.RAISE, "1", Phase.TRAIN, 3)
-    Faults([fault], tmp_path, "0").enter(Phase.TRAIN, 3)
+    fault = Fault(FaultAction.RAISE, "1", FaultPhase.TRAIN, 3)
+    Faults([fault], tmp_path, "0").enter(FaultPhase.TRAIN, 3)
     rank = Faults([fault], tmp_path, "1")
-    rank.enter(Phase.TRAIN, 2)
-    rank.enter(Phase.GENERATE, 3)
+    rank.enter(FaultPhase.TRAIN, 2)
+    rank.enter(FaultPhase.GENERATE, 3)
     with pytest.raises(ZeroDivisionError, match="injected"):
-        rank.enter(Phase.TRAIN, 3)
-    rank.enter(Phase.TRAIN, 3)
-    Faults([fault], tmp_path, "1").enter(Phase.TRAIN, 3)
+        rank.enter(FaultPhase.TRAIN, 3)
+    rank.enter(FaultPhase.TRAIN, 3)
+    Faults([fault], tmp_path, "1").enter(FaultPhase.TRAIN, 3)
     assert pending_faults([fault, KILL], tmp_path) == [KILL]
 
 
 @pytest.mark.parametrize(
     ("target", "phase", "striker"),
-    [("driver", Phase.TRAIN, "0"), ("driver", Phase.SCORE, "reward"), ("1", Phase.SCORE, "reward")],
+    [
+        ("driver", FaultPhase.TRAIN, "0"),
+        ("driver", FaultPhase.SCORE, "reward"),
+        ("1", FaultPhase.SCORE, "reward"),
+    ],
 )
 def test_who_lacks_the_phase_is_killed_by_who_has_it(
-    tmp_path: Path, target: str, phase: Phase, striker: str
+    tmp_path: Path, target: str, phase: FaultPhase, striker: str
 ) -> None:
     fault = Fault(FaultAction.KILL, target, phase, 1)
     victim = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
@@ -100,7 +107,7 @@ def test_who_lacks_the_phase_is_killed_by_who_has_it(
 
 
 def test_without_faults_nothing_is_written(tmp_path: Path) -> None:
-    Faults([], tmp_path / "logs", "0").enter(Phase.TRAIN, 1)
+    Faults([], tmp_path / "logs", "0").enter(FaultPhase.TRAIN, 1)
     assert not (tmp_path / "logs").exists()
     Faults([KILL], tmp_path / "logs", "0")
     assert (tmp_path / "logs" / "0.pid").read_text() == str(os.getpid())

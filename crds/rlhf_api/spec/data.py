@@ -12,10 +12,10 @@ from pydantic.alias_generators import to_snake
 from rlhf_api.base import Contract, Count, Text
 from rlhf_api.rules import Rule, Violation, violation_if
 from rlhf_api.spec.row_sources import (
-    ChatTemplate,
     DataSource,
     MixedData,
     NamedSource,
+    TemplateUse,
     TrainOn,
     WeightedSource,
 )
@@ -204,7 +204,7 @@ class PretrainingData(DataSource):
             do="remove it, or name answers to prompts by answerField",
             field=".chatTemplate",
             check=lambda self: violation_if(
-                self.texts is not None and self.chat_template is ChatTemplate.ALWAYS,
+                self.texts is not None and self.chat_template is TemplateUse.ALWAYS,
                 self.chat_template.value,
             ),
         ),

@@ -29,7 +29,7 @@ class BuiltinData(StrEnum):
     of tools; most end too early."""
 
 
-class ChatTemplate(StrEnum):
+class TemplateUse(StrEnum):
     """Use of the tokenizer's chat template for prompts."""
 
     AUTO = "Auto"
@@ -206,7 +206,7 @@ class DataSource(RowSource):
     Default: answer, but only for a warm start, builtin and reasoningGym data."""
     system_prompt: SystemPrompt | None = None
     """System message before every prompt. Default: none."""
-    chat_template: ChatTemplate = ChatTemplate.AUTO
+    chat_template: TemplateUse = TemplateUse.AUTO
     """Use of the tokenizer's chat template for prompts."""
     chat_template_arguments: TemplateArguments = {}
     """Further variables of the chat template, such as `enable_thinking: false`."""
@@ -228,7 +228,7 @@ class DataSource(RowSource):
 
 
 def _unused_arguments(source: DataSource) -> Iterator[Violation]:
-    if source.chat_template is ChatTemplate.NEVER:
+    if source.chat_template is TemplateUse.NEVER:
         if source.chat_template_arguments_field is not None:
             yield Violation(source.chat_template_arguments_field)
         for name in source.chat_template_arguments:
@@ -247,7 +247,7 @@ class NamedSource(RowSource):
     """Column with the reference answer. Default: that beside sources."""
     system_prompt: SystemPrompt | None = None
     """System message before every prompt. Default: that beside sources."""
-    chat_template: ChatTemplate | None = None
+    chat_template: TemplateUse | None = None
     """Use of the tokenizer's chat template for prompts. Default: that beside sources."""
     chat_template_arguments: TemplateArguments | None = None
     """Further variables of the chat template. Default: those beside sources."""
@@ -334,7 +334,7 @@ class MixedData(DataSource):
         fields = {name: getattr(source, name) for name in shared}
         own = {name: value for name, value in fields.items() if value is not None}
         # A source without the template leaves the arguments beside `sources` to the others.
-        unused = _NO_ARGUMENTS if source.chat_template is ChatTemplate.NEVER else {}
+        unused = _NO_ARGUMENTS if source.chat_template is TemplateUse.NEVER else {}
         return self.model_copy(update={**rows, **unused, **own, "sources": None})
 
 

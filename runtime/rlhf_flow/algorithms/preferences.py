@@ -14,7 +14,7 @@ from rlhf_flow.step.operations import BestAgainstWorst, PairLines
 from rlhf_flow.step.roles import LanguageModel, RewardSource, Roles, ScalarModel
 
 
-class Dpo(Algorithm):
+class DpoAlgorithm(Algorithm):
     """Direct preference optimization on the data's pairs.
 
     Source: Rafailov et al., Direct preference optimization (arXiv 2305.18290), equation 7.
@@ -41,7 +41,7 @@ class Dpo(Algorithm):
         flow.actor.train(batch, self.loss)
 
 
-class OnlineDpo(Dpo):
+class OnlineDpo(DpoAlgorithm):
     """Online iterative DPO: the best of several responses against the worst.
 
     Source: Dong et al., RLHF Workflow (arXiv 2405.07863), algorithm 1.

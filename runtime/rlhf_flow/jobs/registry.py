@@ -14,7 +14,7 @@ from rlhf_flow.algorithms.dapo import Dapo
 from rlhf_flow.algorithms.evaluation import Evaluation
 from rlhf_flow.algorithms.policy_gradient import JobSettings, PolicyGradient
 from rlhf_flow.algorithms.ppo import Ppo
-from rlhf_flow.algorithms.preferences import Dpo, OnlineDpo, RewardModel
+from rlhf_flow.algorithms.preferences import DpoAlgorithm, OnlineDpo, RewardModel
 from rlhf_flow.algorithms.remax import ReMax
 from rlhf_flow.algorithms.safe_rlhf import SafeRlhf
 from rlhf_flow.algorithms.supervised import Supervised
@@ -34,7 +34,7 @@ ALGORITHMS: Mapping[AlgorithmType, Builder] = {
     AlgorithmType.REINFORCE_PLUS_PLUS: PolicyGradient,
     AlgorithmType.REMAX: ReMax,
     AlgorithmType.SAFE_RLHF: SafeRlhf,
-    AlgorithmType.DPO: lambda settings, job: Dpo(settings),
+    AlgorithmType.DPO: lambda settings, job: DpoAlgorithm(settings),
     AlgorithmType.ONLINE_DPO: OnlineDpo,
     AlgorithmType.SFT: lambda settings, job: Supervised(settings.roles[0]),
     AlgorithmType.REWARD_MODEL: lambda settings, job: RewardModel(settings),

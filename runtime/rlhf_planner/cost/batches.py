@@ -10,7 +10,7 @@ from rlhf_flow.step.calls import GenerateOptions, ModelCall, TrainOptions
 from rlhf_flow.step.columns import PER_TOKEN, Kind, column_spec
 from rlhf_flow.trace.graph import Graph
 from rlhf_planner.cost.generation import SplitGeneration
-from rlhf_planner.cost.micro_batches import Batch, Lengths
+from rlhf_planner.cost.micro_batches import CallRows, Lengths
 from rlhf_planner.memory.generation import GenerationCall
 from rlhf_planner.problem.problem import PlanningProblem, Workload
 
@@ -47,12 +47,12 @@ def response_lengths_of(mean: float, maximum: float, truncated: float | None) ->
     return Lengths(mean, maximum, truncated)
 
 
-def call_batch(problem: PlanningProblem, call: ModelCall) -> Batch:
+def call_batch(problem: PlanningProblem, call: ModelCall) -> CallRows:
     """The expected rows of one run of a call: those that it reads or, if it generates, writes."""
     workload, graph = problem.workload, problem.graphs[GraphName.STEP]
     per_prompt = graph.rows[call.id].expected
     sampled = _samples(graph, call)
-    return Batch(
+    return CallRows(
         rows=max(1, round(workload.prompts_per_step * per_prompt)),
         prompt=prompt_lengths(workload),
         response=response_lengths(workload),
@@ -63,13 +63,13 @@ def call_batch(problem: PlanningProblem, call: ModelCall) -> Batch:
 class SplitBatch(NamedTuple):
     """The rows of a call in two parts: those that ended early, and the others."""
 
-    early: Batch | None
+    early: CallRows | None
     """None: there are none."""
-    late: Batch | None
+    late: CallRows | None
     """None: there are none."""
 
 
-def split_batch(batch: Batch, generated: SplitGeneration) -> SplitBatch:
+def split_batch(batch: CallRows, generated: SplitGeneration) -> SplitBatch:
     """Split the rows of a call that reads responses.
 
     Args:
@@ -92,16 +92,16 @@ def split_batch(batch: Batch, generated: SplitGeneration) -> SplitBatch:
     return SplitBatch(_part(batch, early, shorter), _part(batch, late, longer))
 
 
-def _part(batch: Batch, rows: int, response: Lengths) -> Batch:
+def _part(batch: CallRows, rows: int, response: Lengths) -> CallRows:
     """Some of the rows; each prompt keeps the mean number of them."""
     together = max(1, round(batch.rows_per_prompt * rows / batch.rows))
-    return Batch(rows, batch.prompt, response, together)
+    return CallRows(rows, batch.prompt, response, together)
 
 
-def pretraining_batch(workload: Workload) -> Batch:
+def pretraining_batch(workload: Workload) -> CallRows:
     """A step's rows of pretraining."""
     # Their lengths are unknown, so they count like prompts with responses.
-    return Batch(
+    return CallRows(
         rows=max(1, workload.pretraining_rows),
         prompt=prompt_lengths(workload),
         response=response_lengths(workload),

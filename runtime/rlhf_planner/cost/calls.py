@@ -30,7 +30,7 @@ from rlhf_planner.cost.fusion import Fusion
 from rlhf_planner.cost.generation import SplitGeneration, generate_seconds
 from rlhf_planner.cost.layers import LayerSeconds
 from rlhf_planner.cost.measured_layers import layers_of
-from rlhf_planner.cost.micro_batches import Batch
+from rlhf_planner.cost.micro_batches import CallRows
 from rlhf_planner.cost.seconds import CallSeconds, in_turn
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.cost.transfers import (
@@ -74,7 +74,7 @@ def train_call_seconds(
     return in_turn([own, auxiliary])
 
 
-def infer_batch_seconds(batch: Batch, model: RoleModel, links: Links) -> CallSeconds:
+def infer_batch_seconds(batch: CallRows, model: RoleModel, links: Links) -> CallSeconds:
     """Seconds of a forward call over some rows."""
     return infer_seconds(model, batch, _layers(model, links), links)
 
@@ -213,7 +213,7 @@ class CallCosts:
         return dispatched(release_seconds(weights + cache, self.links[engines.devices.pool]))
 
     def columns(
-        self, call: ModelCall, mesh: Mesh, *, crosses_nodes: bool, batch: Batch | None = None
+        self, call: ModelCall, mesh: Mesh, *, crosses_nodes: bool, batch: CallRows | None = None
     ) -> CallSeconds:
         """Seconds of a call's dispatch, and of the columns that it reads.
 
@@ -230,7 +230,7 @@ class CallCosts:
         )
 
     @cached_property
-    def _batches(self) -> Mapping[str, tuple[Batch, int]]:
+    def _batches(self) -> Mapping[str, tuple[CallRows, int]]:
         """Rows of each call, and its number of columns with a value per token."""
         return {
             call.id: (call_batch(self.problem, call), num_token_columns(call))

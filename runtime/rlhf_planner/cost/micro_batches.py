@@ -162,7 +162,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CallRows:
     """The rows of a call, over all of its ranks."""
 
     rows: int
@@ -188,7 +188,7 @@ class MicroBatches(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def micro_batches(
-    batch: Batch,
+    batch: CallRows,
     updates: int,
     data: int,
     micro_batch_tokens: int,
@@ -241,7 +241,7 @@ def micro_batches(
     )
 
 
-def replica_micro_batches(batch: Batch, model: RoleModel, updates: int = 1) -> MicroBatches:
+def replica_micro_batches(batch: CallRows, model: RoleModel, updates: int = 1) -> MicroBatches:
     """The micro-batches of a role's replica."""
     return micro_batches(
         batch,

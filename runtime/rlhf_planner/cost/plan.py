@@ -20,7 +20,7 @@ from rlhf_planner.cost.calls import CallCosts, dispatched, infer_batch_seconds, 
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.fusion import Fusion, fusion_of
 from rlhf_planner.cost.generation import SplitGeneration
-from rlhf_planner.cost.micro_batches import Batch
+from rlhf_planner.cost.micro_batches import CallRows
 from rlhf_planner.cost.seconds import CallSeconds, in_turn
 from rlhf_planner.memory.role_model import RoleModel
 from rlhf_planner.memory.roles import role_model
@@ -104,7 +104,7 @@ class PlanCosts:
         )
         return self._costs.on_role(call, model, crosses_nodes=crosses_nodes, source=source)
 
-    def _on_rows(self, call: ModelCall, model: RoleModel, batch: Batch | None) -> CallSeconds:
+    def _on_rows(self, call: ModelCall, model: RoleModel, batch: CallRows | None) -> CallSeconds:
         """Seconds of a forward call over some rows; without rows, its dispatch."""
         if batch is None:
             return dispatched(CallSeconds())

@@ -14,7 +14,7 @@ from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.fsdp import fsdp_inference, fsdp_update
 from rlhf_planner.cost.layers import LayerSeconds
 from rlhf_planner.cost.megatron import megatron_inference, megatron_update
-from rlhf_planner.cost.micro_batches import Batch, replica_micro_batches
+from rlhf_planner.cost.micro_batches import CallRows, replica_micro_batches
 from rlhf_planner.cost.seconds import CallSeconds
 from rlhf_planner.memory.role_model import RoleModel
 
@@ -22,7 +22,7 @@ from rlhf_planner.memory.role_model import RoleModel
 @lru_cache(maxsize=16384)
 def train_seconds(
     model: RoleModel,
-    batch: Batch,
+    batch: CallRows,
     layers: LayerSeconds,
     links: Links,
     mini_batches: int = 1,
@@ -48,7 +48,7 @@ def train_seconds(
 
 @lru_cache(maxsize=16384)
 def infer_seconds(
-    model: RoleModel, batch: Batch, layers: LayerSeconds, links: Links
+    model: RoleModel, batch: CallRows, layers: LayerSeconds, links: Links
 ) -> CallSeconds:
     """Seconds of a call that runs a role forward.
 

@@ -36,7 +36,7 @@ from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import TrainingEngineType
 from rlhf_api.spec.resources import Device
 from rlhf_planner.cost.collectives import Links
-from rlhf_planner.cost.micro_batches import Batch
+from rlhf_planner.cost.micro_batches import CallRows
 from rlhf_planner.cost.seconds import CallSeconds, write_seconds
 from rlhf_planner.memory.engine_groups import TrainedModel
 from rlhf_planner.memory.megatron import stage_parameters
@@ -127,7 +127,7 @@ def copy_seconds(source: RoleModel, target: RoleModel, links: Links) -> CallSeco
 
 
 def columns_seconds(
-    batch: Batch, columns: int, ranks: int, links: Links, *, crosses_nodes: bool
+    batch: CallRows, columns: int, ranks: int, links: Links, *, crosses_nodes: bool
 ) -> CallSeconds:
     """Seconds of the columns of response tokens that a call reads.
 
@@ -180,7 +180,7 @@ class Received(NamedTuple):
         return self.kept + self.within + self.between
 
 
-class Traffic(NamedTuple):
+class ReshardTraffic(NamedTuple):
     """Elements that cross links in a reshard."""
 
     within: float
@@ -234,7 +234,7 @@ def release_seconds(released_bytes: float, links: Links) -> CallSeconds:
 
 
 @lru_cache(maxsize=16384)
-def reshard_traffic(model: TrainedModel, engines: Mesh, devices_per_node: int) -> Traffic:
+def reshard_traffic(model: TrainedModel, engines: Mesh, devices_per_node: int) -> ReshardTraffic:
     """Traffic of a reshard; arguments as for `reshard_seconds`, with the devices of a node."""
     ranks = [
         received
@@ -244,7 +244,7 @@ def reshard_traffic(model: TrainedModel, engines: Mesh, devices_per_node: int) -
     # The larger counts: what the fullest rank receives, or what each training rank sends on
     # average. `spread` scales the sum over the counted ranks to that mean.
     spread = len(engines.ranks) / len(ranks) / len(model.mesh.ranks)
-    return Traffic(
+    return ReshardTraffic(
         within=max(max(r.within for r in ranks), sum(r.within for r in ranks) * spread),
         between=max(max(r.between for r in ranks), sum(r.between for r in ranks) * spread),
         needed=max(r.needed for r in ranks),

@@ -79,7 +79,7 @@ Arcs = Mapping[Arc, Cause]
 
 
 @dataclass(frozen=True)
-class RankGroup:
+class AlikeRanks:
     """Ranks that run the same tasks: one of them represents all."""
 
     ranks: tuple[PoolRanks, ...]
@@ -99,7 +99,7 @@ class EventGraph:
 
     tasks: tuple[Task, ...]
     """Tasks in program order."""
-    groups: tuple[RankGroup, ...]
+    groups: tuple[AlikeRanks, ...]
     """All ranks with tasks, in the order of pools and ranks."""
     arcs: tuple[Arcs, ...]
     """Arcs into each task, and last into the end of a pass: a node after all tasks, without
@@ -110,7 +110,7 @@ class EventGraph:
         """Duration of each node."""
         return (*(task.seconds for task in self.tasks), 0.0)
 
-    def work(self, group: RankGroup) -> float:
+    def work(self, group: AlikeRanks) -> float:
         """Busy seconds of a group's ranks in an iteration."""
         return sum(self.tasks[number].seconds for number in group.tasks)
 
@@ -151,7 +151,7 @@ def dependency_graph(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) ->
     return EventGraph(tuple(tasks), rank_groups(tasks), tuple(arcs))
 
 
-def rank_groups(tasks: Sequence[Task]) -> tuple[RankGroup, ...]:
+def rank_groups(tasks: Sequence[Task]) -> tuple[AlikeRanks, ...]:
     """Group all ranks of some tasks by the set of tasks that they run."""
     uses: dict[str, list[tuple[int, range]]] = defaultdict(list)
     for number, task in enumerate(tasks):
@@ -171,7 +171,7 @@ def rank_groups(tasks: Sequence[Task]) -> tuple[RankGroup, ...]:
         for task_list, first, end in zip(running, cuts, cuts[1:], strict=False):
             if task_list:
                 _append(parts[tuple(task_list)], pool, first, end)
-    return tuple(RankGroup(tuple(ranks), tasks_there) for tasks_there, ranks in parts.items())
+    return tuple(AlikeRanks(tuple(ranks), tasks_there) for tasks_there, ranks in parts.items())
 
 
 def _append(parts: list[PoolRanks], pool: str, first: int, end: int) -> None:

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from rlhf_planner.simulation.event_graph import (
     PASSES_AHEAD,
+    AlikeRanks,
     Cause,
     Cycle,
     EventGraph,
-    RankGroup,
     Task,
     critical_cycle,
     event_graph,
@@ -70,7 +70,7 @@ class CriticalTask(NamedTuple):
 class GroupUse:
     """Busy and idle time of a group's ranks in the long run."""
 
-    group: RankGroup
+    group: AlikeRanks
     busy_seconds: float
     """Busy seconds per step."""
     busy_share: float

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rlhf_planner.simulation.event_graph import PoolRanks, RankGroup
+from rlhf_planner.simulation.event_graph import AlikeRanks, PoolRanks
 from rlhf_planner.simulation.simulate import Simulation
 
 HOST_ROW = "hosts"
@@ -115,7 +115,7 @@ def _sort_key(bar: Bar) -> tuple[float, float, int]:
     return bar.begin, bar.end, bar.task
 
 
-def group_label(group: RankGroup) -> str:
+def group_label(group: AlikeRanks) -> str:
     """Label of a group's devices: `gpu 0-7`, `gpu 0-7, 16-23`, `gpu 0-7, 16-23 and 16 more`."""
     shown, more = group.ranks[:MAX_LABEL_PARTS], group.ranks[MAX_LABEL_PARTS:]
     parts, pool = list[str](), None

@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from rlhf_api.spec.row_sources import ChatTemplate as TemplateUse
-from rlhf_api.spec.row_sources import DataSource, is_template_variable
+from rlhf_api.spec.row_sources import DataSource, TemplateUse, is_template_variable
 from rlhf_runtime.data.chat import ChatTemplate, Message, TemplateRefusal
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.files import Row

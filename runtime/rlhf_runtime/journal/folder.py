@@ -32,7 +32,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class PassSettings:
     """Digests of all that the numbers of a job depend on."""
 
     job: str
@@ -81,7 +81,7 @@ class JournalFolder:
     def __init__(
         self,
         path: Path,
-        settings: Settings,
+        settings: PassSettings,
         mode: JournalMode,
         notify: Callable[[str], None],
         max_bytes: int = MAX_BYTES,

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlhf_api.changes import manifest_digest
 from rlhf_api.plan import Plan
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_runtime.journal.folder import Settings
+from rlhf_runtime.journal.folder import PassSettings
 
 # Libraries that compute.
 LIBRARIES = ("megatron-core", "numpy", "rlhf-operator", "torch", "transformers", "vllm")
@@ -19,7 +19,7 @@ LIBRARIES = ("megatron-core", "numpy", "rlhf-operator", "torch", "transformers",
 CODE_PATTERNS = ("*.py", "*/*.py")
 
 
-def settings_of(spec: RLHFJobSpec, plan: Plan, python_path: Sequence[str]) -> Settings:
+def settings_of(spec: RLHFJobSpec, plan: Plan, python_path: Sequence[str]) -> PassSettings:
     """Return digests of the manifest, the plan, the user's code and versions.
 
     Two jobs with equal ones compute equal numbers, if their data and models are equal.
@@ -32,7 +32,7 @@ def settings_of(spec: RLHFJobSpec, plan: Plan, python_path: Sequence[str]) -> Se
     code = code_digest(python_path)
     versions = {name: _version(name) for name in LIBRARIES}
     parts = [manifest_digest(spec), plan.model_dump(mode="json"), versions, code]
-    return Settings(_digest(json.dumps(parts).encode()), code)
+    return PassSettings(_digest(json.dumps(parts).encode()), code)
 
 
 def code_digest(folders: Sequence[str]) -> str:

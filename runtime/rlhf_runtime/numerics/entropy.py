@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rlhf_runtime.numerics.excluded_tokens import exclude_tokens_
 from rlhf_runtime.numerics.kept_bits import KeptBits
 
 # Fits in a core's cache: measured fastest for vocabularies of 64 and of 128,000 tokens.
@@ -22,9 +23,6 @@ CPU_BLOCK_ELEMENTS = 1 << 16
 GPU_BLOCK_ELEMENTS = 1 << 25
 # Replaces log 0, because 0 * -inf would be NaN; its probability is 0 in float32, too.
 LOWEST_LOG_PROB = -1e4
-# Replaces the logits of excluded tokens. Not -inf, because a block may have no other tokens, and
-# -inf - -inf would be NaN. Its probability is exactly 0 beside any other logit.
-EXCLUDED_LOGIT = -1e30
 
 
 def token_log_probs(
@@ -60,29 +58,6 @@ def token_log_probs(
         _TokenLogProbs.apply
     )  # torch leaves it untyped
     return apply(logits, tokens, temperature, with_entropy, excluded, kept)
-
-
-def exclude_tokens_(
-    scaled: Float[Tensor, "n some"],
-    first: int,
-    excluded: Sequence[range],
-    kept: KeptBits | None = None,
-) -> None:
-    """Overwrite x = logits / T of excluded tokens, so that their probability is 0.
-
-    Args:
-        scaled: x of a part of the vocabulary.
-        first: first token of the part.
-        excluded: tokens of the whole vocabulary.
-        kept: for each row the tokens that are not excluded. None: all.
-    """
-    if kept is not None:
-        scaled.masked_fill_(kept.left_out(range(first, first + scaled.shape[1])), EXCLUDED_LOGIT)
-    part = range(first, first + scaled.shape[1])
-    for tokens in excluded:
-        start, stop = max(tokens.start, part.start), min(tokens.stop, part.stop)
-        if start < stop:
-            scaled[:, start - first : stop - first] = EXCLUDED_LOGIT
 
 
 def require_positive(temperature: float) -> None:

@@ -21,10 +21,10 @@ from torch.nn.functional import linear
 from rlhf_api.spec.resources import Device
 from rlhf_runtime.numerics.entropy import (
     LOWEST_LOG_PROB,
-    exclude_tokens_,
     require_positive,
     softmax_gradients_,
 )
+from rlhf_runtime.numerics.excluded_tokens import exclude_tokens_
 from rlhf_runtime.numerics.kept_bits import KeptBits
 from rlhf_sizing.costs import block_width
 

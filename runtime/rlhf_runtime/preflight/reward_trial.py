@@ -23,7 +23,7 @@ from rlhf_runtime.preflight.trial_rows import TrialRow
 from rlhf_runtime.rewards.applicable_samples import PartialScorer, RewardScorer
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
 from rlhf_runtime.rewards.make_scorer import service_scorer
-from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.messages import RewardFault
 from rlhf_runtime.rewards.pool import VerifierPool
 from rlhf_runtime.rewards.scorer import combine_scores
 from rlhf_runtime.rewards.scores import FailedSamples, Scores
@@ -33,9 +33,9 @@ from rlhf_runtime.telemetry.visible_text import visible_text
 # If a job has this role, its score is the job's reward; that of others may be a cost.
 REWARD_ROLE = REWARD_MEAN.partition("/")[0]
 # Each may cost timeoutSeconds again: no further row is tried.
-LOST = (Fault.TIMED_OUT, Fault.DIED)
+LOST = (RewardFault.TIMED_OUT, RewardFault.DIED)
 # Faults that another machine may not have: it has other files, devices, memory or addresses.
-DEPENDS_ON_MACHINE = (*LOST, Fault.RAISED, Fault.REFUSED, Fault.UNREADABLE)
+DEPENDS_ON_MACHINE = (*LOST, RewardFault.RAISED, RewardFault.REFUSED, RewardFault.UNREADABLE)
 # Limits of texts that are shown.
 SHOWN_CHARACTERS = 60
 DETAIL_CHARACTERS = 3000
@@ -204,7 +204,7 @@ def _report(trial: Trial, one_machine: bool, findings: Findings) -> None:
         assert failure is not None
         is_elsewhere = not one_machine and failure.fault in DEPENDS_ON_MACHINE
         # A service may start later than the job.
-        if is_elsewhere or failure.fault is Fault.UNREACHABLE:
+        if is_elsewhere or failure.fault is RewardFault.UNREACHABLE:
             findings.unchecked.append(_unchecked_text(trial, failed[0], failure))
             return
         ends_job = trial.reward.on_error is OnRewardError.FAIL
@@ -226,7 +226,7 @@ def _facts(trial: Trial) -> Iterator[str]:
 def _problem(trial: Trial, response: TriedResponse, failure: FailedSamples) -> str:
     """Describe a failure, with the verifier's own message as the last lines."""
     source = "service or its url" if trial.reward.service is not None else "function or the row"
-    slow = ", or raise timeoutSeconds" if failure.fault is Fault.TIMED_OUT else ""
+    slow = ", or raise timeoutSeconds" if failure.fault is RewardFault.TIMED_OUT else ""
     return visible_text(
         f"{trial.scorer.title} gives no score: got {failure.fault.value} for "
         f"{response.description}, {response.row}, allowed a finite number, or None to abstain; "

@@ -2,7 +2,7 @@
 
 ReshardError           base
 ├── LayoutError        InvalidLayout     a layout that does not describe its tensors
-├── PlanError          InvalidReshard    two incompatible layouts; an invalid bucket size
+├── InvalidReshard     InvalidReshard    two incompatible layouts; an invalid bucket size
 └── TransferError      TransferMismatch  views, ranks or dtypes that do not match the plan
 """
 
@@ -23,7 +23,7 @@ class LayoutError(ReshardError):
     reason = "InvalidLayout"
 
 
-class PlanError(ReshardError):
+class InvalidReshard(ReshardError):
     """Two incompatible layouts, or an invalid bucket size."""
 
     reason = "InvalidReshard"

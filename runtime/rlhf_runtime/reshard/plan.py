@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from rlhf_runtime.reshard.errors import PlanError
+from rlhf_runtime.reshard.errors import InvalidReshard
 from rlhf_runtime.reshard.layout import Layout, TensorGroup, common_groups
 from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint
 from rlhf_runtime.reshard.topology import SenderBalance, Topology, Traffic
@@ -109,8 +109,8 @@ def plan_reshard(source: Layout, target: Layout, topology: Topology | None = Non
         The plan.
 
     Raises:
-        PlanError: the layouts differ in ranks, in a tensor's shape, a tensor has no source, or a
-            rank lists an element twice in the target.
+        InvalidReshard: the layouts differ in ranks, in a tensor's shape, a tensor has no source, or
+            a rank lists an element twice in the target.
 
     Source: HybridFlow (arXiv 2409.19256), section 5; ReaL (arXiv 2406.14088), section 5.
     """
@@ -181,19 +181,19 @@ def _has_choice(holders: tuple[int, ...], requesters: tuple[int, ...], topology:
 
 def _check_compatible(source: Layout, target: Layout, topology: Topology) -> None:
     if not source.world_size == target.world_size == topology.world_size:
-        raise PlanError(
+        raise InvalidReshard(
             f"layouts of different worlds: got {source.world_size} source ranks, "
             f"{target.world_size} target ranks and nodes of {topology.world_size}; list every rank "
             "of the pool in both, with no pieces where it holds nothing"
         )
     for name, shape in target.shapes.items():
         if name not in source.shapes:
-            raise PlanError(
+            raise InvalidReshard(
                 f"tensor without a source: got {name!r} in the target only; drop it there or add "
                 "its pieces to the source"
             )
         if tuple(source.shapes[name]) != tuple(shape):
-            raise PlanError(
+            raise InvalidReshard(
                 f"tensor {name!r} has two shapes: got {source.shapes[name]} in the source and "
                 f"{shape} in the target; use the full unpadded shape in both"
             )
@@ -202,7 +202,7 @@ def _check_compatible(source: Layout, target: Layout, topology: Topology) -> Non
 def _check_no_overlap(target: TensorGroup) -> None:
     for ranks, boxes in target.rank_slices:
         if len(boxes) > 1 and not are_disjoint(boxes):
-            raise PlanError(
+            raise InvalidReshard(
                 f"elements that a rank needs twice: got {list(boxes)} of {target.names[0]!r} on "
                 f"rank {ranks[0]}, allowed boxes that do not overlap; list every element once"
             )

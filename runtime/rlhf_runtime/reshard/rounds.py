@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from rlhf_runtime.reshard.errors import PlanError
+from rlhf_runtime.reshard.errors import InvalidReshard
 from rlhf_runtime.reshard.plan import Move, ReshardPlan, Route
 from rlhf_runtime.reshard.slices import TensorSlice
 
@@ -39,10 +39,10 @@ def plan_rounds(plan: ReshardPlan, rank: int, max_elements: int) -> list[Round]:
         First the rounds of direct moves, then those that forward.
 
     Raises:
-        PlanError: max_elements is below 1.
+        InvalidReshard: max_elements is below 1.
     """
     if max_elements < 1:
-        raise PlanError(
+        raise InvalidReshard(
             f"a bucket must hold something: got {max_elements} elements, allowed 1 or more"
         )
     direct = [(batch.names, batch.direct) for batch in plan.batches]

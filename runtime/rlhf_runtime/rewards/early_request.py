@@ -10,14 +10,14 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import OnRewardError
 from rlhf_runtime.journal.answers import CallAnswers
 from rlhf_runtime.rewards.joined_scores import Part, join_scores
-from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.messages import RewardFault
 from rlhf_runtime.rewards.request import MAX_LOST_IN_A_ROW, far_apart
 from rlhf_runtime.rewards.scores import Scores
 
 # Samples whose process hung or ended: a request is given up after some of them.
-LOST = (Fault.TIMED_OUT, Fault.DIED)
+LOST = (RewardFault.TIMED_OUT, RewardFault.DIED)
 # Faults that the same question may not have later.
-MOMENTARY = frozenset({*LOST, Fault.UNREACHABLE, Fault.REFUSED})
+MOMENTARY = frozenset({*LOST, RewardFault.UNREACHABLE, RewardFault.REFUSED})
 
 Ask = Callable[[Sequence[int]], Future[Scores]]
 """Asks about samples of the call, by their numbers, rising."""

@@ -16,7 +16,7 @@ from rlhf_runtime.journal.answers import CallAnswers
 from rlhf_runtime.rewards.applicable_samples import RewardScorer
 from rlhf_runtime.rewards.futures import map_future
 from rlhf_runtime.rewards.joined_scores import join_scores
-from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.messages import RewardFault
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import SampleScore, Scores, Tally
 
@@ -102,11 +102,13 @@ class JournaledRequest:
     def _keep(self, number: int, score: SampleScore) -> None:
         has_failed = score.fault is not None
         # A function that answers the same again may only be slower on a busy machine.
-        if not self.reward.may_change and score.fault is not Fault.TIMED_OUT:
+        if not self.reward.may_change and score.fault is not RewardFault.TIMED_OUT:
             return
         # With onError: Fail it ends the job, and the next attempt must ask again. A process may
         # have died because the machine was shut down.
-        if score.fault is Fault.DIED or (has_failed and self.reward.on_error is OnRewardError.FAIL):
+        if score.fault is RewardFault.DIED or (
+            has_failed and self.reward.on_error is OnRewardError.FAIL
+        ):
             return
         # A failure that no step has used is none: this node may have lost its network.
         answer, question = to_json(score), self.question(number)
@@ -141,4 +143,6 @@ def to_json(score: SampleScore) -> list[Any]:
 def from_json(value: Sequence[Any]) -> SampleScore:
     """Read a score; the inverse of `to_json`."""
     score, fault, detail, parts, is_rescored = value
-    return SampleScore(score, None if fault is None else Fault(fault), detail, parts, is_rescored)
+    return SampleScore(
+        score, None if fault is None else RewardFault(fault), detail, parts, is_rescored
+    )

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Fault(StrEnum):
+class RewardFault(StrEnum):
     """The reason for a missing score."""
 
     RAISED = "raised"
@@ -83,8 +83,8 @@ class BatchScores:
 
     values: array[float] = field(default_factory=lambda: array("f"))
     abstained: tuple[int, ...] = ()
-    faults: Mapping[int, tuple[Fault, str]] = field(default_factory=dict)
-    batch_fault: Fault | None = None
+    faults: Mapping[int, tuple[RewardFault, str]] = field(default_factory=dict)
+    batch_fault: RewardFault | None = None
     detail: str = ""
     retry_alone: bool = False
     parts: Mapping[str, array[float]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def check_scores(
     scores = array("f", bytes(4 * len(values)))
     columns = {name: array("f", [math.nan] * len(values)) for name in parts or ()}
     abstained: list[int] = []
-    faults: dict[int, tuple[Fault, str]] = {}
+    faults: dict[int, tuple[RewardFault, str]] = {}
     for index, value in enumerate(values):
         try:
             returned = _parts_of(value, parts) if parts else {"": value}
@@ -137,7 +137,7 @@ def check_scores(
 class _BadValue(Exception):
     """A sample's value that is no score."""
 
-    def __init__(self, fault: Fault, got: str, allowed: str) -> None:
+    def __init__(self, fault: RewardFault, got: str, allowed: str) -> None:
         super().__init__(got)
         self.fault = fault
         self.detail = f"got {got}, allowed {allowed}"
@@ -149,10 +149,10 @@ def _parts_of(value: Any, parts: Mapping[str, float]) -> Mapping[str, Any]:
         return {}
     allowed = f"a map of the parts {', '.join(parts)}, or None to abstain"
     if not isinstance(value, Mapping):
-        raise _BadValue(Fault.NOT_A_NUMBER, _shown(value), allowed)
+        raise _BadValue(RewardFault.NOT_A_NUMBER, _shown(value), allowed)
     for name in value:
         if name not in parts:
-            raise _BadValue(Fault.NOT_A_NUMBER, f"the part {_shown(name)}", allowed)
+            raise _BadValue(RewardFault.NOT_A_NUMBER, f"the part {_shown(name)}", allowed)
     return value
 
 
@@ -161,10 +161,10 @@ def _finite(value: Any, part: str) -> float:
     number = _as_number(value)
     if number is None and isinstance(value, Mapping):
         allowed = "a finite number, or None to abstain: a map needs the reward's parts"
-        raise _BadValue(Fault.NOT_A_NUMBER, _shown(value), allowed)
+        raise _BadValue(RewardFault.NOT_A_NUMBER, _shown(value), allowed)
     # A finite float64 may still overflow float32.
     if number is None or not math.isfinite(number) or abs(number) > FLOAT32_MAX:
-        fault = Fault.NOT_A_NUMBER if number is None else Fault.NON_FINITE
+        fault = RewardFault.NOT_A_NUMBER if number is None else RewardFault.NON_FINITE
         of_part = f" for the part {part}" if part else ""
         raise _BadValue(fault, f"{_shown(value)}{of_part}", "a finite number, or None to abstain")
     return number
@@ -196,6 +196,6 @@ def _shown(value: Any) -> str:
 def wrong_count(got: str, num_samples: int) -> BatchScores:
     """Build the fault of a batch whose result is not one number per sample."""
     return BatchScores(
-        batch_fault=Fault.WRONG_COUNT,
+        batch_fault=RewardFault.WRONG_COUNT,
         detail=f"got {got} for {num_samples} samples, allowed one number for each sample",
     )

@@ -25,7 +25,7 @@ from rlhf_runtime.rewards.errors import (
     LoadTimedOut,
     RewardError,
 )
-from rlhf_runtime.rewards.messages import BatchScores, Fault, Ready, Unusable
+from rlhf_runtime.rewards.messages import BatchScores, Ready, RewardFault, Unusable
 from rlhf_runtime.rewards.request import Request
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import OnScore, Scores
@@ -200,7 +200,7 @@ class VerifierPool:
             if process.connection in readable:
                 self._receive(process)
             elif time.monotonic() >= process.deadline:
-                self._replace(process, Fault.TIMED_OUT, self._timeout_message(process))
+                self._replace(process, RewardFault.TIMED_OUT, self._timeout_message(process))
 
     def _receive_wakeup(self) -> None:
         try:
@@ -212,7 +212,7 @@ class VerifierPool:
         try:
             message = process.receive()
         except ProcessExited as exited:
-            self._replace(process, Fault.DIED, str(exited))
+            self._replace(process, RewardFault.DIED, str(exited))
             return
         if isinstance(message, Unusable):
             kind = LoadRaised if message.has_raised else InvalidReward
@@ -224,12 +224,12 @@ class VerifierPool:
         process.batch.request.record(process.batch, message)
         process.batch = None
 
-    def _replace(self, process: VerifierProcess, fault: Fault, detail: str) -> None:
+    def _replace(self, process: VerifierProcess, fault: RewardFault, detail: str) -> None:
         """Kill a process, return its batch as lost and start another process."""
         process.kill()
         if process.batch is None:
             # It has never been ready, so every new process would fail, too.
-            kind = LoadTimedOut if fault is Fault.TIMED_OUT else LoadCrashed
+            kind = LoadTimedOut if fault is RewardFault.TIMED_OUT else LoadCrashed
             raise kind(f"{self.title} cannot be used: its module did not load: {detail}")
         process.batch.request.lose(process.batch, fault, detail)
         # In its place: `_assign_batches` goes through the processes by index.

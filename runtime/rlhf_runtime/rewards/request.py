@@ -10,7 +10,7 @@ from enum import Enum, auto
 from math import inf, isqrt
 from time import monotonic
 
-from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.messages import BatchScores, RewardFault
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import OnScore, Scores, Tally
 
@@ -51,7 +51,7 @@ class Request:
         self._starts = SampleStarts()
         starts = range(0, len(samples), batch_size)
         self.pending = deque(
-            Batch(self, starts[number], samples[starts[number] : starts[number] + batch_size])
+            SampleBatch(self, starts[number], samples[starts[number] : starts[number] + batch_size])
             for number in (far_apart(len(starts)) if batch_size == 1 else range(len(starts)))
         )
         self.result: Future[Scores] = Future()
@@ -66,7 +66,7 @@ class Request:
         """True if no batch is pending or in flight."""
         return not self.pending and self._num_in_flight == 0
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> SampleBatch:
         """Take the first pending batch; in flight until it is recorded, fails or is put back."""
         self._num_in_flight += 1
         batch = self.pending.popleft()
@@ -76,13 +76,13 @@ class Request:
             batch.origin.begin(self._clock())
         return batch
 
-    def put_back(self, batch: Batch) -> None:
+    def put_back(self, batch: SampleBatch) -> None:
         """Make a batch pending again that no process has started."""
         self._end(batch, None)
         # At the front, so that batches stay in order.
         self.pending.appendleft(batch)
 
-    def record(self, batch: Batch, scores: BatchScores) -> None:
+    def record(self, batch: SampleBatch, scores: BatchScores) -> None:
         """Record the scores of a batch.
 
         If one sample may have caused the batch's fault, each sample becomes pending again, alone.
@@ -95,12 +95,12 @@ class Request:
         self._tally.add(batch.start, len(batch.samples), scores)
         self._give_up_after_limit(batch.origin)
 
-    def _split(self, batch: Batch, fault: Fault, detail: str) -> None:
+    def _split(self, batch: SampleBatch, fault: RewardFault, detail: str) -> None:
         # Shared by the batch's samples, to give up together.
         origin = FailedBatch(fault, detail)
         self._tally.split(batch.start, len(batch.samples), fault, detail)
         alone = [
-            Batch(self, batch.start + number, [batch.samples[number]], origin)
+            SampleBatch(self, batch.start + number, [batch.samples[number]], origin)
             for number in far_apart(len(batch.samples))
         ]
         # At the front and in order; `extendleft` reverses.
@@ -121,14 +121,14 @@ class Request:
         detail = f"given up with its batch, which failed: {origin.detail}"
         self._give_up(None if self._is_given_up else origin, origin.fault, detail)
 
-    def _give_up(self, origin: FailedBatch | None, fault: Fault, detail: str) -> None:
+    def _give_up(self, origin: FailedBatch | None, fault: RewardFault, detail: str) -> None:
         """Fail pending batches: those of a failed batch, or all."""
         for batch in list(self.pending):
             if origin is None or batch.origin is origin:
                 self.pending.remove(batch)
                 self._tally.fail(batch.start, len(batch.samples), fault, detail)
 
-    def lose(self, batch: Batch, fault: Fault, detail: str) -> None:
+    def lose(self, batch: SampleBatch, fault: RewardFault, detail: str) -> None:
         """Record that a batch's process hung or ended.
 
         One sample may have caused it, so each sample becomes pending again, alone.
@@ -145,10 +145,10 @@ class Request:
             why = f"given up after {MAX_LOST_IN_A_ROW} samples in a row failed: {detail}"
             self._give_up(None, fault, why)
 
-    def _starts_of(self, batch: Batch) -> SampleStarts:
+    def _starts_of(self, batch: SampleBatch) -> SampleStarts:
         return self._starts if batch.origin is None else batch.origin.starts
 
-    def _end(self, batch: Batch, ending: Ending | None) -> None:
+    def _end(self, batch: SampleBatch, ending: Ending | None) -> None:
         """End the flight of a batch; None: no process has started it."""
         self._num_in_flight -= 1
         if batch.is_alone and ending is not None:
@@ -170,7 +170,7 @@ def far_apart(count: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class SampleBatch:
     """Samples that are scored in one call."""
 
     request: Request
@@ -231,7 +231,7 @@ class SampleStarts:
 class FailedBatch:
     """A batch that failed, and whose samples are scored one by one."""
 
-    fault: Fault
+    fault: RewardFault
     detail: str
     seconds_without_score: float = 0.0
     """Time spent on its samples since one last got a score or lost its process."""

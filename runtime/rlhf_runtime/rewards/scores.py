@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.messages import BatchScores, RewardFault
 
 # Maximum of failures per request that are described; all are counted.
 MAX_NAMED = 5
@@ -35,7 +35,7 @@ SampleNamer = Callable[[Sequence[int]], Sequence[SampleName]]
 class Failure:
     """A sample, or a batch of samples, without a score."""
 
-    fault: Fault
+    fault: RewardFault
     """The kind of fault."""
     what: str
     """The response; of a batch the first one."""
@@ -66,7 +66,7 @@ class FailedSamples:
 
     # Names need a lookup in the data's files, so only the failures that are reported get them.
 
-    fault: Fault
+    fault: RewardFault
     start: int
     """Number of the sample in the request; of a batch the number of the first one."""
     size: int
@@ -94,7 +94,7 @@ class Scores:
     valid: bool, shape [samples]; True if the verifier scored the sample.
     abstained: bool, shape [samples]; True if the verifier abstained on the sample. Samples that are
         neither valid nor abstained have an error.
-    errors: number of samples without a score, by Fault.
+    errors: number of samples without a score, by RewardFault.
     failures: the first of them, at most MAX_NAMED; then batches that failed together although
         all their samples have a score alone.
     rescored: number of samples that were scored again one by one.
@@ -122,7 +122,7 @@ class SampleScore:
     """
 
     value: float | None
-    fault: Fault | None = None
+    fault: RewardFault | None = None
     detail: str = ""
     parts: Mapping[str, float] = field(default_factory=dict)
     is_rescored: bool = False
@@ -145,7 +145,7 @@ class Tally:
         self._values = np.zeros(num_samples, dtype=np.float32)
         self._valid = np.zeros(num_samples, dtype=np.bool_)
         self._abstained = np.zeros(num_samples, dtype=np.bool_)
-        self._errors: Counter[Fault] = Counter()
+        self._errors: Counter[RewardFault] = Counter()
         self._first: list[FailedSamples] = []
         self._split: list[FailedSamples] = []
         self._parts: dict[str, NDArray[np.float32]] = {}
@@ -211,7 +211,7 @@ class Tally:
             self._parts[name] = np.full(len(self._values), np.nan, dtype=np.float32)
         return self._parts[name]
 
-    def fail(self, start: int, size: int, fault: Fault, detail: str) -> None:
+    def fail(self, start: int, size: int, fault: RewardFault, detail: str) -> None:
         """Mark samples as not scored."""
         if self._on_score is not None:
             for number in range(start, start + size):
@@ -222,7 +222,7 @@ class Tally:
         self._first.append(FailedSamples(fault, start, size, detail))
         self._first = sorted(self._first, key=_start)[:MAX_NAMED]
 
-    def split(self, start: int, size: int, fault: Fault, detail: str) -> None:
+    def split(self, start: int, size: int, fault: RewardFault, detail: str) -> None:
         """Record a failed batch whose samples are scored again one by one."""
         why = f"no sample fails when it is scored alone, but together they do: {detail}"
         self._split.append(FailedSamples(fault, start, size, why, only_together=True))

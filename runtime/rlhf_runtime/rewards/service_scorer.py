@@ -26,8 +26,8 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_api.spec.services import HTTPReward, JudgeReward, OnRewardError
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.rewards.http_headers import request_headers
-from rlhf_runtime.rewards.messages import BatchScores, Fault
-from rlhf_runtime.rewards.request import Batch, Request
+from rlhf_runtime.rewards.messages import BatchScores, RewardFault
+from rlhf_runtime.rewards.request import Request, SampleBatch
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scores import OnScore, Scores
 from rlhf_runtime.secret_headers import hide, secret_values
@@ -52,7 +52,7 @@ class RetryableError(Exception):
 
     def __init__(
         self,
-        fault: Fault,
+        fault: RewardFault,
         why: str,
         wait_seconds: float | None = None,
         retry_alone: bool = False,
@@ -175,7 +175,7 @@ class ServiceScorer(ABC):
             async with progress:
                 progress.notify_all()
 
-    async def _score_batch(self, session: aiohttp.ClientSession, batch: Batch) -> BatchScores:
+    async def _score_batch(self, session: aiohttp.ClientSession, batch: SampleBatch) -> BatchScores:
         """Send a batch until it has scores or maxRetries is reached."""
         retries = self._service.max_retries
         for tries in range(retries + 1):
@@ -208,7 +208,7 @@ class ServiceScorer(ABC):
         try:
             body = self.body(batch)
         except ValueError as error:
-            return BatchScores(batch_fault=Fault.RAISED, detail=f"{self.url}: {error}")
+            return BatchScores(batch_fault=RewardFault.RAISED, detail=f"{self.url}: {error}")
         try:
             # A redirected POST would become a GET without the samples.
             async with session.post(
@@ -222,20 +222,20 @@ class ServiceScorer(ABC):
         except TimeoutError as error:
             seconds = self._service.timeout_seconds
             why = f"longer than timeoutSeconds = {seconds} (raise it if that is not enough)"
-            raise RetryableError(Fault.TIMED_OUT, why) from error
+            raise RetryableError(RewardFault.TIMED_OUT, why) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise RetryableError(Fault.UNREACHABLE, f"no answer ({error})") from error
+            raise RetryableError(RewardFault.UNREACHABLE, f"no answer ({error})") from error
         status, retry_alone = response.status, response.status in SAMPLE_ERROR_STATUSES
         if status == TOO_MANY_REQUESTS or status >= 500:
             requested = retry_after(response.headers.get("Retry-After", ""))
             why = _describe(response, content)
-            raise RetryableError(Fault.REFUSED, why, requested, retry_alone)
+            raise RetryableError(RewardFault.REFUSED, why, requested, retry_alone)
         if not 200 <= status < 300:
-            refusal = self._failed(Fault.REFUSED, _describe(response, content))
+            refusal = self._failed(RewardFault.REFUSED, _describe(response, content))
             return replace(refusal, retry_alone=retry_alone)
         if len(content) > MAX_ANSWER_BYTES:
             why = f"got an answer of more than {MAX_ANSWER_BYTES} bytes, allowed at most as many"
-            return self._failed(Fault.UNREADABLE, why)
+            return self._failed(RewardFault.UNREADABLE, why)
         return self.read(content, len(batch))
 
     def _encoded(self, body: Any) -> bytes:
@@ -244,14 +244,14 @@ class ServiceScorer(ABC):
         # services need.
         return gzip.compress(content, mtime=0) if self._service.compress else content
 
-    def _failed(self, fault: Fault, why: str) -> BatchScores:
+    def _failed(self, fault: RewardFault, why: str) -> BatchScores:
         detail = f"{self.url}: {why}; {self.remedy}"
         return BatchScores(batch_fault=fault, detail=detail)
 
     def unreadable(self, content: bytes, allowed: str) -> BatchScores:
         """Build the fault of a batch whose answer has no scores."""
         got = content[:SHOWN_BYTES].decode(errors="replace")
-        return self._failed(Fault.UNREADABLE, f"got {got!r}, allowed {allowed}")
+        return self._failed(RewardFault.UNREADABLE, f"got {got!r}, allowed {allowed}")
 
     def _closed_error(self) -> RewardError:
         return RewardError(f"{self.title} was closed while it was in use")

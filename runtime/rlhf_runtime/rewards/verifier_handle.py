@@ -20,7 +20,7 @@ from typing import IO
 from rlhf_api.spec.rewards import FunctionReward
 from rlhf_runtime.child_python import child_command
 from rlhf_runtime.rewards.messages import BatchScores, Load, Ready, Unusable
-from rlhf_runtime.rewards.request import Batch
+from rlhf_runtime.rewards.request import SampleBatch
 from rlhf_runtime.rewards.sample import Sample
 
 LOGGER = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class VerifierProcess:
         )
         self._log_thread.start()
         self.is_ready = False
-        self.batch: Batch | None = None
+        self.batch: SampleBatch | None = None
         self.deadline = deadline
         # Sent without waiting: all processes of a pool load in parallel.
         self._send(Load(function.entrypoint, function.parameters, function.parts))
@@ -99,7 +99,7 @@ class VerifierProcess:
         """Process id."""
         return self._popen.pid
 
-    def send_batch(self, batch: Batch, deadline: float) -> None:
+    def send_batch(self, batch: SampleBatch, deadline: float) -> None:
         """Send a batch to score.
 
         Raises:

@@ -23,9 +23,9 @@ from rlhf_api.entrypoint import deferred_kind, entrypoint_from_file
 from rlhf_runtime.end_with_parent import end_with
 from rlhf_runtime.rewards.messages import (
     BatchScores,
-    Fault,
     Load,
     Ready,
+    RewardFault,
     Unusable,
     check_scores,
     wrong_count,
@@ -180,7 +180,7 @@ def score_batch(
         values = None if isinstance(result, _NOT_SCORES) else _all_values(result, len(samples))
     except BaseException as error:  # also SystemExit: a verifier must not end the process
         trace = _user_traceback(error)
-        return BatchScores(batch_fault=Fault.RAISED, detail=trace, retry_alone=True)
+        return BatchScores(batch_fault=RewardFault.RAISED, detail=trace, retry_alone=True)
     if values is None:
         return wrong_count(type(result).__name__, len(samples))
     return check_scores(values, len(samples), parts)

@@ -108,7 +108,7 @@ class RoleContext:
         return role_plan
 
 
-class Role(Protocol):
+class RankRole(Protocol):
     """A role on one rank: its model, and the methods that calls run."""
 
     @property

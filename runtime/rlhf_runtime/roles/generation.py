@@ -30,7 +30,7 @@ from rlhf_runtime.engines.response_batch import (
 )
 from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.errors import UnsupportedModel
-from rlhf_runtime.faults import Phase
+from rlhf_runtime.faults import FaultPhase
 from rlhf_runtime.models.context import max_sequence_tokens
 from rlhf_runtime.roles.context import Result, RoleContext
 from rlhf_runtime.roles.conversations import ConversationMaker
@@ -120,7 +120,7 @@ class Generation:
     def reshard(self, inputs: CallInputs) -> Result:
         """Copy the trainer's weights into the engines, unless they have them."""
         if inputs.graph is GraphName.STEP:
-            self._context.faults.enter(Phase.TRANSITION, inputs.step)
+            self._context.faults.enter(FaultPhase.TRANSITION, inputs.step)
         statistics = self._weight_sync.sync(_required_version(inputs))
         return Result(statistics=statistics, began=self._weight_sync.began)
 

@@ -27,7 +27,7 @@ from rlhf_runtime.roles.sequences import infer
 from rlhf_runtime.roles.updates import leave_out_update, take_update
 
 
-class LanguageModel:
+class LanguageModelRole:
     """Trains and infers, and takes part in generation where the plan says so."""
 
     def __init__(self, context: RoleContext) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rlhf_api.plan import ModelHead
-from rlhf_runtime.roles.context import Role, RoleContext
+from rlhf_runtime.roles.context import RankRole, RoleContext
 from rlhf_runtime.roles.generation import Generation
-from rlhf_runtime.roles.language_model import LanguageModel
-from rlhf_runtime.roles.scalar_model import ScalarModel
+from rlhf_runtime.roles.language_model import LanguageModelRole
+from rlhf_runtime.roles.scalar_model import ScalarModelRole
 
-ROLE_CLASSES: Mapping[ModelHead, Callable[[RoleContext], Role]] = {
-    ModelHead.LM: LanguageModel,
-    ModelHead.SCALAR: ScalarModel,
+ROLE_CLASSES: Mapping[ModelHead, Callable[[RoleContext], RankRole]] = {
+    ModelHead.LM: LanguageModelRole,
+    ModelHead.SCALAR: ScalarModelRole,
 }
 """Role classes by head; a new kind of head gets a row here."""
 
 
-def make_role(context: RoleContext) -> Role:
+def make_role(context: RoleContext) -> RankRole:
     """Build a role on a rank that holds its model, generates with it, or both. Collective over
     these ranks."""
     head = context.role_plan.head

@@ -37,7 +37,7 @@ from rlhf_runtime.roles.sequences import PROMPTS, RESPONSES, as_tensor, infer, i
 from rlhf_runtime.roles.updates import leave_out_update, take_update
 
 
-class ScalarModel:
+class ScalarModelRole:
     """Gives one number per token: the value before it or, after the last, the response's score."""
 
     def __init__(self, context: RoleContext) -> None:

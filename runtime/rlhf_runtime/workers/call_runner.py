@@ -17,7 +17,7 @@ from rlhf_runtime.dataplane.call_protocols import protocol_of
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.errors import OutOfMemory, UnknownCall, WorkerLost
-from rlhf_runtime.faults import Faults, Phase
+from rlhf_runtime.faults import FaultPhase, Faults
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.process import resident_bytes
 from rlhf_runtime.workers.setup import RankSetup
@@ -25,13 +25,13 @@ from rlhf_runtime.workers.setup import RankSetup
 if TYPE_CHECKING:  # torch is imported when a rank prepares
     from rlhf_runtime.engines.parallel import ParallelContext
     from rlhf_runtime.engines.training import TrainingEngine
-    from rlhf_runtime.roles.context import Result, Role
+    from rlhf_runtime.roles.context import RankRole, Result
     from rlhf_runtime.roles.custom_operation import OperationState
 
 # A report, rows, and unfinished rows.
 Answer = bytes | tuple[bytes, Shard] | tuple[bytes, Shard, Shard]
 # Methods in which faults can be injected.
-FAULTY_METHODS = {"generate": Phase.GENERATE, "train": Phase.TRAIN}
+FAULTY_METHODS = {"generate": FaultPhase.GENERATE, "train": FaultPhase.TRAIN}
 
 
 class CallRunner:
@@ -40,7 +40,7 @@ class CallRunner:
     def __init__(
         self,
         setup: RankSetup,
-        roles: Mapping[str, Role],
+        roles: Mapping[str, RankRole],
         operations: OperationState,
         contexts: Mapping[Mesh, ParallelContext],
         faults: Faults,
@@ -171,7 +171,7 @@ class CallRunner:
         )
 
 
-def model_engines(roles: Mapping[str, Role]) -> dict[str, TrainingEngine]:
+def model_engines(roles: Mapping[str, RankRole]) -> dict[str, TrainingEngine]:
     """Return the engines of roles whose models are on this rank, not only generated with."""
     engines = {name: role.engine for name, role in roles.items()}
     return {name: engine for name, engine in engines.items() if engine is not None}

@@ -21,7 +21,7 @@ from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.engines.host_memory import keep_free_pages
 from rlhf_runtime.engines.optimizer_settings import OptimizerSettings
 from rlhf_runtime.errors import model_not_saved
-from rlhf_runtime.faults import Faults, Phase
+from rlhf_runtime.faults import FaultPhase, Faults
 from rlhf_runtime.workers.activity import ActivityServer, ProgressSignal, heartbeat_by_cpu
 from rlhf_runtime.workers.addresses import own_address, use_interface
 from rlhf_runtime.workers.call_runner import Answer, CallRunner, model_engines
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # torch is imported when a rank prepares
     from rlhf_runtime.engines.parallel import ParallelContext
     from rlhf_runtime.engines.training import TrainingEngine
     from rlhf_runtime.environments.settings import EnvironmentDescription
-    from rlhf_runtime.roles.context import Role
+    from rlhf_runtime.roles.context import RankRole
     from rlhf_runtime.roles.custom_operation import OperationState
     from rlhf_runtime.roles.early_rows import SendEnded
 
@@ -59,7 +59,7 @@ class Rank(ActivityServer):
         configure_process(setup.log_file, self._num_threads, setup.python_path)
         super().__init__()
         self._setup = setup
-        self._roles: dict[str, Role] = {}
+        self._roles: dict[str, RankRole] = {}
         # State of operations, from step to step.
         self._operations: OperationState = {}
         self._contexts: dict[Mesh, ParallelContext] = {}
@@ -158,7 +158,7 @@ class Rank(ActivityServer):
         from rlhf_runtime.roles.context import RoleContext
         from rlhf_runtime.roles.role_classes import make_role
 
-        self._faults.enter(Phase.START)
+        self._faults.enter(FaultPhase.START)
         self._saver = Saver(self._world)
         generating = self._generating_ranks()
         # The policy's tokenizer made the prompts. Other roles with its vocabulary exclude the same
@@ -251,7 +251,7 @@ class Rank(ActivityServer):
         with self.activity.during("save", step, ProgressSignal.CPU):
             state = state_of(self._saved_engines(), self._operations, self._world)
             self._saver.begin(state, f"{address}/{self._setup.pool}")
-            self._faults.enter(Phase.SAVE, step)
+            self._faults.enter(FaultPhase.SAVE, step)
 
     def finish_save(self, step: int) -> dict[str, SavedFile]:
         """Wait until a step's state is written; returns the files that this rank wrote."""

@@ -37,7 +37,7 @@ from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard
-from rlhf_runtime.faults import Fault, Faults, Phase
+from rlhf_runtime.faults import Fault, FaultPhase, Faults
 from rlhf_runtime.journal.answers import AnswerJournal, CallAnswers, CallScope
 from rlhf_runtime.journal.folder import Attempt, Position
 from rlhf_runtime.rewards.early_scores import EarlyScores, EndedResponse, Question
@@ -134,7 +134,7 @@ class RewardHost(ActivityServer):
         start, role = time.time(), request.call.role
         assert role is not None
         if request.graph is GraphName.STEP:
-            self._faults.enter(Phase.SCORE, request.step)
+            self._faults.enter(FaultPhase.SCORE, request.step)
         # A host is a mesh of one: the driver chose its slice of the rows.
         at = Coordinates(data=request.batch_slice.index, data_size=request.batch_slice.count)
         inputs = CallInputs(request, shards, at)

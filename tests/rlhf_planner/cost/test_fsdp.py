@@ -11,14 +11,14 @@ from rlhf_api.plan import ModelHead
 from rlhf_api.spec.models import Precision
 from rlhf_api.spec.resources import Device
 from rlhf_planner.cost.hardware import Hardware
-from rlhf_planner.cost.micro_batches import Batch
+from rlhf_planner.cost.micro_batches import CallRows
 from rlhf_planner.cost.seconds import CallSeconds
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.memory.role_model import RoleModel
 
 from .simple import ENDLESS, IDEAL, a_role, equal, layers_of, links_of
 
-BATCH = Batch(8, equal(4), equal(6))
+BATCH = CallRows(8, equal(4), equal(6))
 """On two replicas 40 tokens each, 24 of them predicted."""
 TWO = a_role(mesh=Mesh(pool="a", data=2), micro_batch_tokens=20)
 """Two micro-batches of two rows."""
@@ -31,7 +31,7 @@ BLOCK = 576 + 2 * 8
 
 
 def trained(
-    hardware: Hardware, role: RoleModel = TWO, batch: Batch = BATCH, **options: int
+    hardware: Hardware, role: RoleModel = TWO, batch: CallRows = BATCH, **options: int
 ) -> CallSeconds:
     return train_seconds(role, batch, layers_of(role, hardware), links_of(hardware), **options)
 

@@ -16,7 +16,7 @@ from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import CPU, HARDWARE
 from rlhf_planner.cost.layers import UNCUT, LayerCut, LayerKind
 from rlhf_planner.cost.measured_layers import hardware_for, layers_for, require_ranks
-from rlhf_planner.cost.micro_batches import Batch
+from rlhf_planner.cost.micro_batches import CallRows
 from rlhf_planner.cost.train_and_infer import train_seconds
 from rlhf_planner.problem.profile import Profile, default_path, read_profile
 
@@ -54,7 +54,7 @@ def test_a_training_call_is_the_sum_of_its_layers() -> None:
     Two blocks 3 (20 + 50), the ends 3 x 200 and 3 x 1200, the step 7 for each parameter."""
     role = a_role(device=Device.CPU)
     links = Links(HERE, 1)
-    call = train_seconds(role, Batch(2, equal(4), equal(6)), LAYERS, links)
+    call = train_seconds(role, CallRows(2, equal(4), equal(6)), LAYERS, links)
     assert call.total == pytest.approx(
         2 * 3 * (20 + 50) + 3 * 200 + 3 * 1200 + 7 * role.num_parameters
     )

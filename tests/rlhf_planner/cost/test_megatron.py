@@ -10,14 +10,14 @@ from rlhf_api.mesh import Mesh
 from rlhf_api.plan import ModelHead
 from rlhf_api.spec.models import Precision
 from rlhf_planner.cost.hardware import Hardware
-from rlhf_planner.cost.micro_batches import Batch
+from rlhf_planner.cost.micro_batches import CallRows
 from rlhf_planner.cost.seconds import CallSeconds
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.memory.role_model import RoleModel
 
 from .simple import ENDLESS, IDEAL, MEGATRON, a_role, equal, layers_of, links_of
 
-BATCH = Batch(4, equal(4), equal(6))
+BATCH = CallRows(4, equal(4), equal(6))
 """40 tokens, 24 of them predicted."""
 ONE = a_role(engine=MEGATRON, micro_batch_tokens=10)
 """Four micro-batches of one row."""
@@ -31,7 +31,7 @@ def on(**sizes: int) -> RoleModel:
     return replace(ONE, mesh=Mesh(pool="a", **{"data": 1, **sizes}))
 
 
-def trained(hardware: Hardware, role: RoleModel, batch: Batch = BATCH) -> CallSeconds:
+def trained(hardware: Hardware, role: RoleModel, batch: CallRows = BATCH) -> CallSeconds:
     return train_seconds(role, batch, layers_of(role, hardware), links_of(hardware))
 
 
@@ -86,13 +86,13 @@ def test_gradients_are_reduced_once_and_weights_gathered() -> None:
     in bfloat16; else an all-reduce of the gradients, which is twice half."""
     role = replace(on(data=2), precision=Precision.BFLOAT16)
     parameters = role.num_parameters
-    batch = Batch(8, BATCH.prompt, BATCH.response)
+    batch = CallRows(8, BATCH.prompt, BATCH.response)
     assert trained(LINKED, role, batch).data_communication == pytest.approx(
         parameters * (4 + 2) / 2
     )
     plain = replace(role, distributed_optimizer=False)
     assert trained(LINKED, plain, batch).data_communication == pytest.approx(parameters * 4)
-    more = Batch(16, BATCH.prompt, BATCH.response)
+    more = CallRows(16, BATCH.prompt, BATCH.response)
     assert trained(LINKED, plain, more).data_communication == pytest.approx(parameters * 4)
 
 
@@ -107,7 +107,7 @@ def test_the_optimizer_steps_its_part_and_writes_bfloat16() -> None:
     """40 bytes of a parameter, and 6 where weights are written in bfloat16: of half of them with
     two replicas that share."""
     role = replace(on(data=2), precision=Precision.BFLOAT16)
-    batch = Batch(8, BATCH.prompt, BATCH.response)
+    batch = CallRows(8, BATCH.prompt, BATCH.response)
     parameters = role.num_parameters
     assert trained(STORING, role, batch).optimizer == pytest.approx(parameters / 2 * 46)
     plain = replace(role, distributed_optimizer=False)
@@ -124,7 +124,7 @@ def test_gradients_of_each_micro_batch_are_added_to_the_sum() -> None:
 
 def test_more_micro_batches_have_a_smaller_share_of_bubble() -> None:
     few, many = (
-        trained(IDEAL, on(pipeline=2), Batch(rows, BATCH.prompt, BATCH.response))
+        trained(IDEAL, on(pipeline=2), CallRows(rows, BATCH.prompt, BATCH.response))
         for rows in (4, 40)
     )
     assert few.bubble == pytest.approx(few.total / 5)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_planner.cost.micro_batches import (
-    Batch,
+    CallRows,
     Lengths,
     micro_batches,
     responses_per_sequence,
@@ -33,7 +33,7 @@ def draw(lengths: Lengths, number: int, seed: int) -> np.ndarray:
 
 def test_equal_rows_by_hand() -> None:
     """64 rows of 100 tokens over 2 updates and 4 replicas: 8 each, 3 at once."""
-    batch = Batch(64, equal(40), equal(60))
+    batch = CallRows(64, equal(40), equal(60))
     found = micro_batches(batch, 2, 4, 300, 0, COST)
     assert found.number == 3
     assert found.tokens == pytest.approx(800 / 3)
@@ -43,13 +43,13 @@ def test_equal_rows_by_hand() -> None:
 
 
 def test_sequences_longer_than_a_micro_batch_are_alone() -> None:
-    found = micro_batches(Batch(5, equal(40), equal(60)), 1, 1, 50, 0, COST)
+    found = micro_batches(CallRows(5, equal(40), equal(60)), 1, 1, 50, 0, COST)
     assert (found.number, found.tokens) == (5, pytest.approx(100))
 
 
 def test_one_micro_batch_is_padded_to_the_longest() -> None:
     lengths = Lengths(50, 100)
-    found = micro_batches(Batch(9, equal(10), lengths), 1, 1, 10**6, 0, COST)
+    found = micro_batches(CallRows(9, equal(10), lengths), 1, 1, 10**6, 0, COST)
     assert found.number == 1
     assert found.tokens == pytest.approx(9 * (10 + 90))  # 9 / 10 of the maximum
 
@@ -64,7 +64,7 @@ def test_they_are_about_those_that_the_runtime_cuts(
 ) -> None:
     """Padded tokens and number, on average over samples: within 15 %, and one and a half."""
     prompt = Lengths(200, 400)
-    found = micro_batches(Batch(rows, prompt, response), 1, 1, limit, 0, COST)
+    found = micro_batches(CallRows(rows, prompt, response), 1, 1, limit, 0, COST)
     padded, numbers = [], []
     for seed in range(20):
         lengths = draw(prompt, rows, seed) + draw(response, rows, seed + 100)
@@ -100,7 +100,7 @@ def test_as_many_responses_share_a_prompt_as_in_the_runtime(
 
 def test_shared_prompts_are_computed_once_and_cost_their_mask() -> None:
     """8 responses of 50 tokens to 1000: one sequence of 1400, every pair of which is computed."""
-    batch = Batch(16, equal(1000), equal(50), rows_per_prompt=8)
+    batch = CallRows(16, equal(1000), equal(50), rows_per_prompt=8)
     found = micro_batches(batch, 1, 1, 100000, 8192, COST)
     assert found.tokens == pytest.approx(2 * 1400)
     assert found.pairs == pytest.approx(2 * 1400**2)
@@ -123,7 +123,7 @@ def test_more_rows_or_longer_ones_are_more_tokens(
     rows: int, mean: int, ratio: float, data: int, limit: int
 ) -> None:
     def tokens(rows: int, mean: float) -> float:
-        batch = Batch(rows, equal(100), Lengths(mean, mean * ratio))
+        batch = CallRows(rows, equal(100), Lengths(mean, mean * ratio))
         found = micro_batches(batch, 1, data, limit, 0, COST)
         assert found.number >= 1
         return found.tokens * found.number

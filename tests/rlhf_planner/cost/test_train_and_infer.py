@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rlhf_api.mesh import Mesh
 from rlhf_api.spec.models import Precision
 from rlhf_planner.cost.hardware import HARDWARE, RATES, Hardware
-from rlhf_planner.cost.micro_batches import Batch, Lengths
+from rlhf_planner.cost.micro_batches import CallRows, Lengths
 from rlhf_planner.cost.seconds import CallSeconds
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.memory.role_model import RoleModel
@@ -34,7 +34,7 @@ from .simple import (
 A100 = HARDWARE["A100-80G"]
 
 
-def trained(role: RoleModel, batch: Batch, hardware: Hardware = A100) -> CallSeconds:
+def trained(role: RoleModel, batch: CallRows, hardware: Hardware = A100) -> CallSeconds:
     return train_seconds(role, batch, layers_of(role, hardware), links_of(hardware))
 
 
@@ -51,7 +51,7 @@ def large(shape: DecoderShape = LLAMA_2_7B, data: int = 8, **changes: object) ->
 def test_much_work_takes_as_long_as_its_flop() -> None:
     """6 FLOP for each weight and token in blocks, 8 in the head, nothing else on an ideal device
     but attention, which is short."""
-    role, batch = large(data=1), Batch(64, equal(1), equal(127))
+    role, batch = large(data=1), CallRows(64, equal(1), equal(127))
     weights = 32 * LLAMA_2_7B.block_parameters
     flops = 64 * (6 * weights * 128 + 8 * LLAMA_2_7B.head_parameters * 127)
     assert trained(role, batch, IDEAL).total == pytest.approx(flops / 2e12, rel=0.01)
@@ -80,7 +80,7 @@ def test_fsdp_on_a100_reaches_the_reported_throughput(
     hardware = replace(A100, network_bytes_per_second=400e9 / 8 / 8)
     role = large(shape, 128, micro_batch_tokens=tokens_at_once, recompute=recompute)
     rows = 128 * tokens_at_once // 4096
-    call = trained(role, Batch(rows, equal(1), equal(4095)), hardware)
+    call = trained(role, CallRows(rows, equal(1), equal(4095)), hardware)
     assert rows * 4096 / call.total / 128 == pytest.approx(reported, rel=0.3)
 
 
@@ -90,7 +90,7 @@ def test_mfu_of_7b_on_a100_is_that_of_well_tuned_training() -> None:
     2204.02311, appendix B): 6 for each weight and token, 12 L q l for a token's attention, half of
     that as it is causal."""
     length, rows = 4096, 64
-    call = trained(large(), Batch(rows, equal(1), equal(length - 1)))
+    call = trained(large(), CallRows(rows, equal(1), equal(length - 1)))
     attention = 12 * 32 * 4096 * length / 2
     flops = rows * length * (6 * LLAMA_2_7B.num_parameters + attention)
     assert 0.4 < flops / call.total / 8 / 312e12 < 0.6
@@ -100,7 +100,7 @@ def test_mfu_of_7b_on_a100_is_that_of_well_tuned_training() -> None:
 def test_megatron_with_tensor_ranks_spends_more_on_communication_than_fsdp_with_many_tokens() -> (
     None
 ):
-    batch = Batch(64, equal(512), equal(512))
+    batch = CallRows(64, equal(512), equal(512))
     fsdp = trained(large(), batch)
     megatron = trained(large(engine=MEGATRON, mesh=Mesh(pool="a", data=1, tensor=8)), batch)
     assert megatron.tensor_communication > fsdp.data_communication
@@ -118,13 +118,13 @@ def test_small_micro_batches_wait_for_weights() -> None:
     exposed = {}
     for tokens in (1024, 4096):
         role = large(micro_batch_tokens=tokens)
-        call = trained(role, Batch(64, equal(256), equal(256)), hardware)
+        call = trained(role, CallRows(64, equal(256), equal(256)), hardware)
         exposed[tokens] = call.data_communication / call.compute
     assert exposed[4096] < 0.1 < 0.5 < exposed[1024]
 
 
 def test_inference_is_a_third_of_training_or_less() -> None:
-    role, batch = large(), Batch(64, equal(512), equal(512))
+    role, batch = large(), CallRows(64, equal(512), equal(512))
     forward = infer_seconds(role, batch, layers_of(role, A100), links_of(A100))
     call = trained(role, batch)
     assert 0.25 < forward.compute / call.compute < 0.34
@@ -132,8 +132,8 @@ def test_inference_is_a_third_of_training_or_less() -> None:
 
 
 def test_estimates_are_found_again() -> None:
-    role, batch = large(), Batch(64, equal(512), equal(512))
-    assert trained(role, batch) is trained(large(), Batch(64, equal(512), equal(512)))
+    role, batch = large(), CallRows(64, equal(512), equal(512))
+    assert trained(role, batch) is trained(large(), CallRows(64, equal(512), equal(512)))
 
 
 MESHES = [
@@ -163,13 +163,13 @@ def roles(draw: st.DrawFn) -> RoleModel:
     )
 
 
-BATCHES = st.builds(Batch, st.integers(1, 2000), LENGTHS, LENGTHS)
+BATCHES = st.builds(CallRows, st.integers(1, 2000), LENGTHS, LENGTHS)
 
 
 @settings(deadline=None)
 @given(roles(), BATCHES, st.sampled_from(list(HARDWARE)), st.sampled_from(RATES), st.floats(1, 100))
 def test_faster_hardware_is_never_slower(
-    role: RoleModel, batch: Batch, name: str, rate: str, factor: float
+    role: RoleModel, batch: CallRows, name: str, rate: str, factor: float
 ) -> None:
     base = HARDWARE[name]
     faster = replace(base, **{rate: getattr(base, rate) * factor})
@@ -184,14 +184,14 @@ def test_faster_hardware_is_never_slower(
 
 @settings(deadline=None)
 @given(roles(), BATCHES)
-def test_recomputation_is_never_faster(role: RoleModel, batch: Batch) -> None:
+def test_recomputation_is_never_faster(role: RoleModel, batch: CallRows) -> None:
     kept, computed = (trained(replace(role, recompute=again), batch) for again in (False, True))
     assert computed.total >= kept.total * (1 - 1e-9)
 
 
 @settings(deadline=None)
 @given(roles(), BATCHES, st.integers(1, 500))
-def test_more_rows_are_never_faster(role: RoleModel, batch: Batch, more: int) -> None:
+def test_more_rows_are_never_faster(role: RoleModel, batch: CallRows, more: int) -> None:
     """But through several stages, where more micro-batches can make the bubble smaller."""
     if role.mesh.pipeline > 1:
         role = replace(role, mesh=Mesh(pool="a", data=4, tensor=8))
@@ -213,6 +213,6 @@ def test_larger_micro_batches_are_never_slower_with_fsdp(
 ) -> None:
     """Of sequences of one length: others are padded to longer ones in larger micro-batches."""
     role = replace(role, engine=FSDP, mesh=Mesh(pool="a", data=role.mesh.num_devices))
-    batch = Batch(rows, equal(64), equal(tokens))
+    batch = CallRows(rows, equal(64), equal(tokens))
     larger = replace(role, micro_batch_tokens=role.micro_batch_tokens * factor)
     assert trained(larger, batch).total <= trained(role, batch).total * (1 + 1e-9)

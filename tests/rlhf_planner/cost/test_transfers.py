@@ -10,7 +10,7 @@ from rlhf_api.mesh import Mesh
 from rlhf_api.plan import OffloadDepth
 from rlhf_api.spec.models import Precision
 from rlhf_planner.cost.hardware import CPU
-from rlhf_planner.cost.micro_batches import Batch
+from rlhf_planner.cost.micro_batches import CallRows
 from rlhf_planner.cost.transfers import (
     DISPATCH_SECONDS,
     STORE_BYTES_PER_SECOND,
@@ -81,7 +81,7 @@ def test_weights_travel_where_they_are_cut_otherwise() -> None:
 def test_columns_pass_the_object_store_and_the_network() -> None:
     """Three columns of 8 x 100 numbers of 4 bytes, shared by two ranks."""
     links = links_of(replace(IDEAL, network_bytes_per_second=100.0))
-    batch, size = Batch(8, equal(10), equal(100)), 3 * 800 * 4 / 2
+    batch, size = CallRows(8, equal(10), equal(100)), 3 * 800 * 4 / 2
     here = columns_seconds(batch, 3, 2, links, crosses_nodes=False)
     assert here.total == pytest.approx(DISPATCH_SECONDS + size / STORE_BYTES_PER_SECOND)
     there = columns_seconds(batch, 3, 2, links, crosses_nodes=True)

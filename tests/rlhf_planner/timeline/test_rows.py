@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_planner.simulation.event_graph import PoolRanks, RankGroup, Task
+from rlhf_planner.simulation.event_graph import AlikeRanks, PoolRanks, Task
 from rlhf_planner.simulation.simulate import simulate
 from rlhf_planner.timeline.rows import build_chart, format_tick, format_time, group_label, ticks
 
@@ -76,7 +76,7 @@ def test_late_steps_are_shown_with_what_goes_on_beside_them() -> None:
 
 def test_a_group_in_many_parts_is_told_in_short() -> None:
     parts = (*ranks(0, 8), *ranks(16, 24), *ranks(32, 48))
-    assert group_label(RankGroup(parts, (0,))) == "gpu 0-7, 16-23 and 16 more"
+    assert group_label(AlikeRanks(parts, (0,))) == "gpu 0-7, 16-23 and 16 more"
 
 
 @given(st.floats(1e-6, 1e7), st.integers(2, 12))

@@ -19,7 +19,7 @@ from rlhf_runtime.calls.requests import (
     returned_columns,
 )
 from rlhf_runtime.dataplane.partition import BatchShape, Slice
-from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.messages import RewardFault
 from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.spread import Spread
 
@@ -116,7 +116,7 @@ def test_what_is_read_is_what_was_sent() -> None:
         assert request.to_message([], request.header()) == (header, own)
     spreads = {"reward/std": Spread(2, 1.0, 0.5)}
     statistics = Statistics({"kl": (1.0, 2.0)}, spreads=spreads)
-    failures = {"exact": (Failure(Fault.RAISED, "a response", "train.jsonl, line 3", "why"),)}
+    failures = {"exact": (Failure(RewardFault.RAISED, "a response", "train.jsonl, line 3", "why"),)}
     report = CallReport(
         "reward.score", statistics, (), 5, ScoringReport(1, 4, 3, {"exact": 1}, failures)
     )

@@ -21,7 +21,7 @@ from rlhf_runtime.dataplane.call_protocols import protocol_of
 from rlhf_runtime.dataplane.columns import Column, pack, pack_texts
 from rlhf_runtime.dataplane.protocol import Coordinates
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
-from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.messages import RewardFault
 from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.workers.process import resident_bytes
 
@@ -88,7 +88,7 @@ class ToyRank:
         columns, sums = method(inputs)
         statistics, scoring = Statistics(sums=sums), None
         if request.call.kind is CallKind.SCORE:
-            failures = {"toy": (Failure(Fault.RAISED, "a response", "", "why"),)}
+            failures = {"toy": (Failure(RewardFault.RAISED, "a response", "", "why"),)}
             rows, valid = int(sums["rows"]), int(sums["valid"])
             scoring = ScoringReport(request.round, rows, valid, {"toy": rows - valid}, failures)
         report = CallReport(request.call.id, statistics, (), resident_bytes(), scoring).to_bytes()

@@ -17,7 +17,13 @@ from rlhf_runtime.checkpoint.record import SavedFile, new_digest
 from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.saves import CheckpointManager, PendingCheckpoint
 from rlhf_runtime.errors import CheckpointFailed, StorageFailed, StorageInUse
-from rlhf_runtime.journal.folder import JournalFolder, Position, Settings, pass_folder, pass_folders
+from rlhf_runtime.journal.folder import (
+    JournalFolder,
+    PassSettings,
+    Position,
+    pass_folder,
+    pass_folders,
+)
 
 from ...waiting import wait_until
 
@@ -80,7 +86,7 @@ def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
 
 def test_answers_stay_as_long_as_one_of_the_last_checkpoints_needs_them(tmp_path: Path) -> None:
     saves, told = saves_of(tmp_path / "checkpoints", keepLast=2)
-    settings = Settings("same", "code")
+    settings = PassSettings("same", "code")
     saves.journal = JournalFolder(tmp_path / "journal", settings, JournalMode.EXACT, told.notice)
     saves.journal.begin(0)
     for step in range(1, 6):

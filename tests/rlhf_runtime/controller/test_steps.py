@@ -10,7 +10,7 @@ from rlhf_runtime.controller.call_names import CallNames
 from rlhf_runtime.controller.scoring import is_unscored, require_scores
 from rlhf_runtime.controller.steps import last_end, summarize
 from rlhf_runtime.rewards.errors import NothingScored
-from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.messages import RewardFault
 from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.records import Span
 
@@ -121,7 +121,9 @@ def part(
 ) -> CallReport:
     """What a host says of one part of a call that scores. Rewards with an error fail on the samples
     that are not valid, unless `failed` says otherwise."""
-    failures = {name: (Failure(Fault.RAISED, text, "", "why"),) for name, text in errors.items()}
+    failures = {
+        name: (Failure(RewardFault.RAISED, text, "", "why"),) for name, text in errors.items()
+    }
     num_failed = dict.fromkeys(errors, samples - valid) | dict(failed)
     scoring = ScoringReport(round, samples, valid, num_failed, failures)
     return CallReport(call, Statistics(), (), number, scoring)
@@ -155,7 +157,7 @@ def batch_failures(*onlys: bool) -> dict[str, tuple[Failure, ...]]:
     """Failures of a verifier, which have scores after all where it says so."""
     return {
         "exact": tuple(
-            Failure(Fault.RAISED, f"it {number}", "", "why", only_together=only)
+            Failure(RewardFault.RAISED, f"it {number}", "", "why", only_together=only)
             for number, only in enumerate(onlys)
         )
     }

@@ -5,7 +5,7 @@ import pytest
 from rlhf_runtime.controller.steps import PassResult
 from rlhf_runtime.controller.unscored_steps import UnscoredSteps
 from rlhf_runtime.rewards.errors import NothingScored
-from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.messages import RewardFault
 from rlhf_runtime.rewards.scores import Failure
 
 
@@ -51,7 +51,8 @@ def test_the_end_says_what_happened_to_the_last_steps_responses() -> None:
         "response/left_out": 3.0,
     }
     failures = tuple(
-        ("exact", Failure(Fault.RAISED, f"the response {number}", "", "why")) for number in (1, 2)
+        ("exact", Failure(RewardFault.RAISED, f"the response {number}", "", "why"))
+        for number in (1, 2)
     )
     with pytest.raises(NothingScored) as caught:
         UnscoredSteps(1).record_step(4, done(True, metrics, failures))

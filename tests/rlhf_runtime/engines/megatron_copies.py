@@ -14,7 +14,7 @@ import torch.distributed as dist
 from rlhf_api.mesh import Mesh
 from rlhf_runtime.engines.megatron import pipeline
 from rlhf_runtime.engines.megatron.engine import MegatronEngine, ShardingOptions
-from rlhf_runtime.engines.megatron.family import Cut
+from rlhf_runtime.engines.megatron.family import WeightSplit
 from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import TokenOutputs, WeightedLoss
 from rlhf_runtime.engines.world import World
@@ -64,7 +64,7 @@ def copies(built: Built) -> dict[str, torch.Tensor]:
     return {
         f"{layer} {held.path}": parameter.detach().clone()
         for parameter, held, layer in stage.mapped_parameters()
-        if held.cut is Cut.REPLICATED
+        if held.cut is WeightSplit.REPLICATED
     }
 
 
@@ -76,7 +76,7 @@ def sums_that_differ() -> Iterator[None]:
     def finish_otherwise(models: Any, *given: Any, **options: Any) -> None:
         for model in models:
             for parameter, held, _ in model.module.mapped_parameters():
-                if held.cut is Cut.REPLICATED:
+                if held.cut is WeightSplit.REPLICATED:
                     parameter.main_grad *= 1 + 1e-5 * model.module.parallel.at.tensor
         finish(models, *given, **options)
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GemmaConfig, LlamaConfig, PretrainedConfig
 
 from rlhf_runtime.engines.megatron.architecture import Architecture
-from rlhf_runtime.engines.megatron.family import FAMILIES, Cut
+from rlhf_runtime.engines.megatron.family import FAMILIES, WeightSplit
 from rlhf_runtime.engines.megatron.files import WeightFiles, load_model
 from rlhf_runtime.engines.megatron.layout import (
     TensorShard,
@@ -34,13 +34,13 @@ def fused(architecture: Architecture, path: str, shard: TensorShard) -> torch.Te
     """A rank's storage of a parameter, of the size that Megatron gives it."""
     size, sizes = shard.size, architecture.sizes
     rows = {
-        Cut.GROUPS: (sizes["query"] + 2 * sizes["key"]) // size,
-        Cut.PAIRS: 2 * sizes["intermediate"] // size,
-        Cut.VOCABULARY: architecture.padded_vocabulary(size) // size,
+        WeightSplit.GROUPS: (sizes["query"] + 2 * sizes["key"]) // size,
+        WeightSplit.PAIRS: 2 * sizes["intermediate"] // size,
+        WeightSplit.VOCABULARY: architecture.padded_vocabulary(size) // size,
     }
     (parameter,) = {p for found, p, _ in architecture.parameters() if found == path}
     shape = architecture.full_shape(parameter.weights[0])
-    if parameter.cut is Cut.COLUMNS:
+    if parameter.cut is WeightSplit.COLUMNS:
         return torch.zeros(shape[0], shape[1] // size)
     return torch.zeros(rows.get(parameter.cut, shape[0]), *shape[1:])
 

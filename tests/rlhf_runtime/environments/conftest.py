@@ -17,7 +17,7 @@ from rlhf_runtime.environments.settings import EnvironmentSettings
 from rlhf_runtime.environments.tool_call import ToolCall
 from rlhf_runtime.environments.tool_source import ToolRaised, ToolSource
 from rlhf_runtime.journal.answers import AnswerJournal, CallScope
-from rlhf_runtime.journal.folder import JournalFolder, Position, Settings
+from rlhf_runtime.journal.folder import JournalFolder, PassSettings, Position
 
 from ...waiting import wait_until
 from .own_environments import write_module
@@ -104,7 +104,7 @@ class Attempts:
         self, environment: str, sources: Sequence[ToolSource] = (), **settings: Any
     ) -> Episodes:
         """The conversations of the next attempt, with the journal of earlier ones."""
-        digests = Settings(self.settings, self.code)
+        digests = PassSettings(self.settings, self.code)
         folder = JournalFolder(self._journal, digests, JournalMode.EXACT, print)
         attempt = folder.begin(0)
         assert attempt is not None

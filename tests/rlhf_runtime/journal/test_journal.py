@@ -12,7 +12,7 @@ from rlhf_api.spec.checkpoint import JournalMode
 from rlhf_runtime.journal.answers import AnswerJournal, CallAnswers, CallScope
 from rlhf_runtime.journal.entries import Entry, read_entries
 from rlhf_runtime.journal.errors import JournalMismatch
-from rlhf_runtime.journal.folder import STATE_FILE, Attempt, JournalFolder, Position, Settings
+from rlhf_runtime.journal.folder import STATE_FILE, Attempt, JournalFolder, PassSettings, Position
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 from ...small_disk import small_disk
@@ -30,7 +30,7 @@ class Journal:
         self.max_bytes = 1 << 20
 
     def folder(self, settings: str = "same") -> JournalFolder:
-        digests = Settings(settings, "code")
+        digests = PassSettings(settings, "code")
         return JournalFolder(self.path, digests, self.mode, self.notices.append, self.max_bytes)
 
     def attempt(self, settings: str = "same", step: int = 0) -> Attempt:

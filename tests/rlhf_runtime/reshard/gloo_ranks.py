@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlhf_runtime.reshard.checksum import slice_checksum
-from rlhf_runtime.reshard.errors import PlanError, TransferError
+from rlhf_runtime.reshard.errors import InvalidReshard, TransferError
 from rlhf_runtime.reshard.execute import PreparedTransfer, execute
 from rlhf_runtime.reshard.gathering import gather_layouts
 from rlhf_runtime.reshard.layout import Layout, Piece
@@ -215,7 +215,7 @@ def every_rank_learns_all_layouts(rank: int, world_size: int) -> None:
     lacking = {} if rank == 0 else views[0]
     try:
         plan_reshard(*gather_layouts(lacking, views[1], dist.group.WORLD))
-    except PlanError as error:
+    except InvalidReshard as error:
         assert "tensor without a source" in str(error)
     else:
         raise AssertionError("no error")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.reshard.errors import PlanError
+from rlhf_runtime.reshard.errors import InvalidReshard
 from rlhf_runtime.reshard.layout import Layout, Piece
 from rlhf_runtime.reshard.plan import plan_reshard
 from rlhf_runtime.reshard.rounds import plan_rounds
@@ -156,17 +156,17 @@ def test_the_plan_does_not_depend_on_the_order_of_names() -> None:
 def test_an_element_that_a_rank_wants_twice_is_refused() -> None:
     whole, top = Piece("w", TensorSlice.full((4,))), Piece("w", TensorSlice((0,), (2,)))
     layout = Layout({"w": (4,)}, ((whole,), (whole,)))
-    with pytest.raises(PlanError, match="'w' on rank 1"):
+    with pytest.raises(InvalidReshard, match="'w' on rank 1"):
         plan_reshard(layout, dataclasses.replace(layout, pieces=((whole,), (whole, top))))
 
 
 def test_layouts_that_do_not_fit_are_refused() -> None:
     one = Layout({"w": (4,)}, ((Piece("w", TensorSlice.full((4,))),),))
-    with pytest.raises(PlanError, match="got 1 source ranks, 2 target ranks"):
+    with pytest.raises(InvalidReshard, match="got 1 source ranks, 2 target ranks"):
         plan_reshard(one, dataclasses.replace(one, pieces=(*one.pieces, ())))
-    with pytest.raises(PlanError, match="'w' in the target only"):
+    with pytest.raises(InvalidReshard, match="'w' in the target only"):
         plan_reshard(Layout({}, ((),)), one)
-    with pytest.raises(PlanError, match=r"'w' has two shapes: got \(4,\).*\(8,\)"):
+    with pytest.raises(InvalidReshard, match=r"'w' has two shapes: got \(4,\).*\(8,\)"):
         plan_reshard(one, Layout({"w": (8,)}, ((Piece("w", TensorSlice.full((8,))),),)))
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.reshard.errors import PlanError
+from rlhf_runtime.reshard.errors import InvalidReshard
 from rlhf_runtime.reshard.plan import Move, ReshardPlan, Route, TensorBatch
 from rlhf_runtime.reshard.rounds import Round, plan_rounds, split
 from rlhf_runtime.reshard.slices import TensorSlice, are_disjoint, covers
@@ -119,5 +119,5 @@ def test_everything_that_fits_goes_in_one_round() -> None:
 
 
 def test_a_bucket_of_nothing_is_refused() -> None:
-    with pytest.raises(PlanError, match="got 0 elements"):
+    with pytest.raises(InvalidReshard, match="got 0 elements"):
         plan_rounds(plan_of([]), 0, 0)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rlhf_api.spec.checkpoint import JournalMode
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.journal.answers import AnswerJournal, CallScope
-from rlhf_runtime.journal.folder import JournalFolder, Position, Settings
+from rlhf_runtime.journal.folder import JournalFolder, PassSettings, Position
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.applicable_samples import PartialScorer
 from rlhf_runtime.rewards.early_request import EarlyBatch, EarlyRequest
@@ -32,7 +32,7 @@ from rlhf_runtime.rewards.early_scores import (
     Question,
 )
 from rlhf_runtime.rewards.errors import RewardError
-from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.messages import BatchScores, RewardFault
 from rlhf_runtime.rewards.request import MAX_LOST_IN_A_ROW
 from rlhf_runtime.rewards.scorer import ScoredSamples, Scorer
 from rlhf_runtime.rewards.scores import OnScore, Scores, Tally
@@ -40,7 +40,7 @@ from rlhf_runtime.rewards.scores import OnScore, Scores, Tally
 from ...depth import examples
 
 SCOPE = CallScope(Position(3), 0, "reward.score", 0)
-FAULTS = {"raise": Fault.RAISED, "hang": Fault.TIMED_OUT, "refuse": Fault.REFUSED}
+FAULTS = {"raise": RewardFault.RAISED, "hang": RewardFault.TIMED_OUT, "refuse": RewardFault.REFUSED}
 
 
 class Pool:
@@ -69,7 +69,7 @@ class Pool:
             batch = samples[start : start + self._batch_size]
             self.asked.append([sample.response for sample in batch])
             if len(batch) > 1 and self.asked[-1][0] == "apart":
-                tally.split(start, len(batch), Fault.TIMED_OUT, "too slow together")
+                tally.split(start, len(batch), RewardFault.TIMED_OUT, "too slow together")
             tally.add(start, len(batch), self._scores(batch))
         if self.is_patient:
             self.waiting.append(lambda: result.set_result(tally.scores()))
@@ -379,7 +379,7 @@ def test_early_answers_are_in_the_journal_and_steps_that_run_again_wait_for_the_
     spec = function(repeatable=False)
 
     def attempt() -> AnswerJournal:
-        folder = JournalFolder(tmp_path / "journal", Settings("", ""), JournalMode.EXACT, print)
+        folder = JournalFolder(tmp_path / "journal", PassSettings("", ""), JournalMode.EXACT, print)
         begun = folder.begin(0)
         assert begun is not None
         return AnswerJournal(begun, "reward")
@@ -408,7 +408,7 @@ def test_early_answers_are_in_the_journal_and_steps_that_run_again_wait_for_the_
 def test_failures_that_a_call_has_used_are_in_the_journal(tmp_path: Path) -> None:
     spec = function(repeatable=False)
     for num_asked in (2, 0):
-        folder = JournalFolder(tmp_path / "journal", Settings("", ""), JournalMode.EXACT, print)
+        folder = JournalFolder(tmp_path / "journal", PassSettings("", ""), JournalMode.EXACT, print)
         begun = folder.begin(0)
         assert begun is not None
         host = Host(spec, ["a", "raise"], AnswerJournal(begun, "reward"))

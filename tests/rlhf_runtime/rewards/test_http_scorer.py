@@ -21,8 +21,8 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample, service_scorer
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.rewards.http_scorer import HTTPScorer
-from rlhf_runtime.rewards.messages import BatchScores, Fault
-from rlhf_runtime.rewards.request import Batch, Request
+from rlhf_runtime.rewards.messages import BatchScores, RewardFault
+from rlhf_runtime.rewards.request import Request, SampleBatch
 from rlhf_runtime.rewards.scorer import Scorer
 from rlhf_runtime.rewards.scores import Scores
 from rlhf_runtime.rewards.service_scorer import (
@@ -303,13 +303,13 @@ class Posts:
             scorer.close()
 
 
-NOT_TAKEN = BatchScores(batch_fault=Fault.REFUSED, detail="400", retry_alone=True)
+NOT_TAKEN = BatchScores(batch_fault=RewardFault.REFUSED, detail="400", retry_alone=True)
 ONE = BatchScores(array("f", [1.0]))
 
 
-@pytest.mark.parametrize("fault", [Fault.TIMED_OUT, Fault.UNREACHABLE])
+@pytest.mark.parametrize("fault", [RewardFault.TIMED_OUT, RewardFault.UNREACHABLE])
 def test_a_sample_that_is_late_is_sent_again(
-    samples: MakeSamples, monkeypatch: pytest.MonkeyPatch, fault: Fault
+    samples: MakeSamples, monkeypatch: pytest.MonkeyPatch, fault: RewardFault
 ) -> None:
     late = RetryableError(fault, "late")
     posts = Posts(monkeypatch, NOT_TAKEN, late, late, ONE, NOT_TAKEN, ONE)
@@ -322,7 +322,7 @@ def test_waits_for_a_busy_service_do_not_give_up_a_batch(
 ) -> None:
     """They take longer than timeoutSeconds before any sample has a score, and the first has none in
     the end."""
-    busy = RetryableError(Fault.REFUSED, "429", wait_seconds=30.0)
+    busy = RetryableError(RewardFault.REFUSED, "429", wait_seconds=30.0)
     posts = Posts(monkeypatch, NOT_TAKEN, busy, busy, NOT_TAKEN, ONE)
     spec = http("http://there/", maxConcurrency=1, timeoutSeconds=10)
     found = posts.scores(spec, samples(*"abcdef"))
@@ -333,7 +333,7 @@ def test_samples_of_a_batch_are_given_up_where_the_service_stays_busy(
     samples: MakeSamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request takes at most 4 x 10 s and three waits of 30 s, 130 s: two samples took 180 s."""
-    busy = RetryableError(Fault.REFUSED, "429", wait_seconds=30.0)
+    busy = RetryableError(RewardFault.REFUSED, "429", wait_seconds=30.0)
     posts = Posts(monkeypatch, NOT_TAKEN, ONE, busy)
     spec = http("http://there/", maxConcurrency=1, timeoutSeconds=10, maxRetries=3)
     found = posts.scores(spec, samples(*"abcdefgh"))
@@ -348,9 +348,9 @@ def test_samples_of_a_batch_are_under_way_at_once(
     """As many as the service takes, be it that there was one batch."""
     at_once = [0, 0]
 
-    async def ask(scorer: HTTPScorer, session: object, batch: Batch) -> BatchScores:
+    async def ask(scorer: HTTPScorer, session: object, batch: SampleBatch) -> BatchScores:
         if len(batch.samples) > 1:
-            return BatchScores(batch_fault=Fault.REFUSED, detail="no", retry_alone=True)
+            return BatchScores(batch_fault=RewardFault.REFUSED, detail="no", retry_alone=True)
         at_once[0] += 1
         at_once[1] = max(at_once)
         for _ in range(10):

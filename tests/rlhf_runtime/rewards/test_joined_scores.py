@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_runtime.rewards.joined_scores import join_scores
-from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.messages import BatchScores, RewardFault
 from rlhf_runtime.rewards.scores import Tally
 
 from ...depth import examples
@@ -22,11 +22,11 @@ def end(tally: Tally, number: int, start: int, ending: str) -> None:
     """End a batch of two samples, of which the second has another part than the first."""
     match ending:
         case "raise" | "hang":
-            fault = Fault.RAISED if ending == "raise" else Fault.TIMED_OUT
+            fault = RewardFault.RAISED if ending == "raise" else RewardFault.TIMED_OUT
             tally.fail(start, 2, fault, f"batch {number}")
             return
         case "together":
-            tally.split(start, 2, Fault.RAISED, f"batch {number}")
+            tally.split(start, 2, RewardFault.RAISED, f"batch {number}")
     parts = {"one": array("f", [number, nan])} | (
         {"other": array("f", [nan, number])} if number % 2 else {}
     )

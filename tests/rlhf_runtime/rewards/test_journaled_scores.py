@@ -16,7 +16,7 @@ from rlhf_api.spec.checkpoint import JournalMode
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.journal.answers import AnswerJournal, CallAnswers, CallScope
 from rlhf_runtime.journal.errors import JournalMismatch
-from rlhf_runtime.journal.folder import JournalFolder, Position, Settings
+from rlhf_runtime.journal.folder import JournalFolder, PassSettings, Position
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import RewardError
 from rlhf_runtime.rewards.scorer import ScoredSamples, Scorer
@@ -34,7 +34,7 @@ def answers(tmp_path: Path) -> MakeAnswers:
     """Answers about some samples, of a new attempt at each call."""
 
     def make(num_samples: int, code: str = "") -> CallAnswers:
-        settings = Settings(f"same {code}", code)
+        settings = PassSettings(f"same {code}", code)
         folder = JournalFolder(tmp_path / "journal", settings, JournalMode.EXACT, print)
         attempt = folder.begin(0)
         assert attempt is not None

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards import Sample
-from rlhf_runtime.rewards.messages import Fault, check_scores
+from rlhf_runtime.rewards.messages import RewardFault, check_scores
 from rlhf_runtime.rewards.scorer import Scorer
 
 PARTS = {"digit": 2.0, "length": -0.5}
@@ -47,4 +47,6 @@ def test_a_map_without_weights_says_what_is_missing(
 def test_a_sum_beyond_float32_is_a_fault(value: object) -> None:
     parts = {"digit": 1e6} if isinstance(value, dict) else None
     scores = check_scores([value], 1, parts)
-    assert [fault for fault, _ in scores.faults.values()] == ([Fault.NON_FINITE] if parts else [])
+    assert [fault for fault, _ in scores.faults.values()] == (
+        [RewardFault.NON_FINITE] if parts else []
+    )

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from rlhf_runtime.rewards import Sample
-from rlhf_runtime.rewards.messages import BatchScores, Fault
-from rlhf_runtime.rewards.request import MAX_LOST_IN_A_ROW, Batch, Request, far_apart
+from rlhf_runtime.rewards.messages import BatchScores, RewardFault
+from rlhf_runtime.rewards.request import MAX_LOST_IN_A_ROW, Request, SampleBatch, far_apart
 
 MakeSamples = Callable[..., list[Sample]]
-RAISED = BatchScores(batch_fault=Fault.RAISED, detail="why", retry_alone=True)
+RAISED = BatchScores(batch_fault=RewardFault.RAISED, detail="why", retry_alone=True)
 GOOD = BatchScores(array("f", [1.0]))
-NAN = BatchScores(array("f", [float("nan")]), faults={0: (Fault.NON_FINITE, "NaN")})
+NAN = BatchScores(array("f", [float("nan")]), faults={0: (RewardFault.NON_FINITE, "NaN")})
 
 
 class Clock:
@@ -39,7 +39,7 @@ class Trial:
         batch = self.request.next_batch()
         self.clock.now += seconds
         if answer is None:
-            self.request.lose(batch, Fault.TIMED_OUT, "too long")
+            self.request.lose(batch, RewardFault.TIMED_OUT, "too long")
         else:
             self.request.record(batch, answer)
 
@@ -109,7 +109,7 @@ def test_samples_that_are_tried_at_once_take_their_time_once(samples: MakeSample
 
 def test_what_is_given_up_is_told_with_what_its_batch_failed_of(samples: MakeSamples) -> None:
     trial = Trial(samples(*"abcdefgh"))
-    trial.next(10.0, BatchScores(batch_fault=Fault.UNREACHABLE, detail="too late"))
+    trial.next(10.0, BatchScores(batch_fault=RewardFault.UNREACHABLE, detail="too late"))
     scores = trial.request.scores()
     assert scores.errors == {"raised": 7, "unreachable": 1}
     late, *given_up = scores.failures
@@ -150,7 +150,7 @@ def test_a_request_is_given_up_where_every_sample_loses_its_process(samples: Mak
     trial = Trial(samples(*["a"] * 24), None)
     in_flight = [trial.request.next_batch() for _ in range(3)]
     for batch in in_flight:
-        trial.request.lose(batch, Fault.DIED, "gone")
+        trial.request.lose(batch, RewardFault.DIED, "gone")
     assert trial.left == [1, 4, 7, 2, 5, 8, 16]
     other = trial.request.next_batch()
     trial.request.put_back(other)
@@ -165,11 +165,11 @@ def test_a_batch_under_way_when_its_request_is_given_up_is_not_tried_again(
 ) -> None:
     request = Request(samples(*["a"] * 16), 8)
     first, second = request.next_batch(), request.next_batch()
-    request.lose(first, Fault.DIED, "gone")
+    request.lose(first, RewardFault.DIED, "gone")
     for _ in range(4):
-        request.lose(request.next_batch(), Fault.DIED, "gone")
+        request.lose(request.next_batch(), RewardFault.DIED, "gone")
     assert not request.pending and not request.is_done
-    request.lose(second, Fault.DIED, "gone")
+    request.lose(second, RewardFault.DIED, "gone")
     assert request.is_done and request.scores().errors == {"died": 16}
 
 
@@ -206,7 +206,7 @@ def test_samples_in_batches_of_their_own_are_all_tried_once_one_has_a_score(
     request = Request(samples(*"abcdefgh"), 1)
     request.record(request.next_batch(), GOOD)
     for _ in range(7):
-        request.lose(request.next_batch(), Fault.TIMED_OUT, "too long")
+        request.lose(request.next_batch(), RewardFault.TIMED_OUT, "too long")
     assert request.is_done and request.scores().failures[-1].detail == "too long"
 
 
@@ -220,7 +220,7 @@ def score_all(
     """Score a request: batches with hanging samples end after 10 s, all others at once."""
     clock = clock or Clock()
     request = Request(samples, batch_size, limit_seconds=10.0, clock=clock)
-    stuck: list[Batch] = []
+    stuck: list[SampleBatch] = []
     while not request.is_done:
         while request.pending and len(stuck) < processes:
             batch = request.next_batch()
@@ -230,7 +230,7 @@ def score_all(
                 stuck.append(batch)
         clock.now += 10.0
         for batch in stuck:
-            request.lose(batch, Fault.TIMED_OUT, "too long")
+            request.lose(batch, RewardFault.TIMED_OUT, "too long")
         stuck.clear()
     return request
 

@@ -12,7 +12,7 @@ from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.dataplane.partition import Slice
 from rlhf_runtime.rewards import Sample
 from rlhf_runtime.rewards.errors import InvalidReward, RewardError
-from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.messages import RewardFault
 from rlhf_runtime.rewards.scorer import Scorer, combine_scores, for_host, start_scorers
 from rlhf_runtime.rewards.scores import FailedSamples, SampleName, Scores, name_by_number
 
@@ -21,7 +21,7 @@ MakeSamples = Callable[..., list[Sample]]
 
 
 def scores(values: list[float], valid: list[bool], **errors: int) -> Scores:
-    failures = tuple(FailedSamples(Fault(fault), 1, 1, "why") for fault in errors)
+    failures = tuple(FailedSamples(RewardFault(fault), 1, 1, "why") for fault in errors)
     none = np.zeros(len(values), dtype=np.bool_)
     return Scores(np.asarray(values, np.float32), np.asarray(valid), none, errors, failures)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rlhf_runtime.rewards import Sample
-from rlhf_runtime.rewards.messages import BatchScores, Fault
+from rlhf_runtime.rewards.messages import BatchScores, RewardFault
 from rlhf_runtime.rewards.verifier_main import CannotLoad, ResultLoop, load_verifier, score_batch
 
 SAMPLES = [Sample("p", response, {}, True) for response in ("a", "b", "c")]
@@ -77,21 +77,21 @@ def test_any_sequence_of_numbers_is_taken(result: object) -> None:
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        (math.nan, Fault.NON_FINITE),
-        (math.inf, Fault.NON_FINITE),
-        (1e39, Fault.NON_FINITE),
-        (np.float32("nan"), Fault.NON_FINITE),
-        (torch.tensor([float("-inf")]), Fault.NON_FINITE),
-        ("1.0", Fault.NOT_A_NUMBER),
-        (b"1", Fault.NOT_A_NUMBER),
-        (np.str_("1"), Fault.NOT_A_NUMBER),
-        ([1.0], Fault.NOT_A_NUMBER),
-        (1j, Fault.NOT_A_NUMBER),
-        (torch.tensor([1.0, 2.0]), Fault.NOT_A_NUMBER),
-        (np.array([]), Fault.NOT_A_NUMBER),
+        (math.nan, RewardFault.NON_FINITE),
+        (math.inf, RewardFault.NON_FINITE),
+        (1e39, RewardFault.NON_FINITE),
+        (np.float32("nan"), RewardFault.NON_FINITE),
+        (torch.tensor([float("-inf")]), RewardFault.NON_FINITE),
+        ("1.0", RewardFault.NOT_A_NUMBER),
+        (b"1", RewardFault.NOT_A_NUMBER),
+        (np.str_("1"), RewardFault.NOT_A_NUMBER),
+        ([1.0], RewardFault.NOT_A_NUMBER),
+        (1j, RewardFault.NOT_A_NUMBER),
+        (torch.tensor([1.0, 2.0]), RewardFault.NOT_A_NUMBER),
+        (np.array([]), RewardFault.NOT_A_NUMBER),
     ],
 )
-def test_a_bad_value_spoils_its_own_sample_only(value: object, fault: Fault) -> None:
+def test_a_bad_value_spoils_its_own_sample_only(value: object, fault: RewardFault) -> None:
     batch = score(returning([1.0, value, 2.0]))
     assert batch.values.tolist() == [1.0, 0.0, 2.0]
     detail = f"got {value!r}, allowed a finite number, or None to abstain"
@@ -101,14 +101,14 @@ def test_a_bad_value_spoils_its_own_sample_only(value: object, fault: Fault) -> 
 @pytest.mark.parametrize(
     ("value", "fault", "shown"),
     [
-        pytest.param(10**400, Fault.NON_FINITE, "got 10000", id="400 digits"),
-        pytest.param(10**5000, Fault.NON_FINITE, "got ", id="5000 digits"),
-        (Odd(), Fault.NOT_A_NUMBER, "got <Odd instance at "),
-        pytest.param("long" * 1000, Fault.NOT_A_NUMBER, "got 'long", id="long"),
+        pytest.param(10**400, RewardFault.NON_FINITE, "got 10000", id="400 digits"),
+        pytest.param(10**5000, RewardFault.NON_FINITE, "got ", id="5000 digits"),
+        (Odd(), RewardFault.NOT_A_NUMBER, "got <Odd instance at "),
+        pytest.param("long" * 1000, RewardFault.NOT_A_NUMBER, "got 'long", id="long"),
     ],
 )
 def test_a_value_that_cannot_be_converted_or_shown_spoils_its_own_sample_only(
-    value: object, fault: Fault, shown: str
+    value: object, fault: RewardFault, shown: str
 ) -> None:
     batch = score(returning([1.0, value, 2.0]))
     assert batch.values.tolist() == [1.0, 0.0, 2.0] and batch.batch_fault is None
@@ -139,9 +139,9 @@ def test_none_is_an_abstention_and_no_fault() -> None:
 )
 def test_a_wrong_count_spoils_the_batch(result: object) -> None:
     batch = score(returning(result))
-    expected = Fault.RAISED if result is None or result == 1.0 else Fault.WRONG_COUNT
+    expected = RewardFault.RAISED if result is None or result == 1.0 else RewardFault.WRONG_COUNT
     assert batch.batch_fault is expected
-    assert batch.retry_alone is (expected is Fault.RAISED)
+    assert batch.retry_alone is (expected is RewardFault.RAISED)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_traceback_shows_the_users_code_only(verifiers: Path) -> None:
     verifier = load_verifier("my_verifiers:by_response", {})
     batch = score(verifier, [Sample("p", "raise", {}, True)])
     detail = batch.detail
-    assert batch.batch_fault is Fault.RAISED
+    assert batch.batch_fault is RewardFault.RAISED
     assert "a verifier's own mistake" in detail
     assert "in deeper" in detail
     assert "verifier_main" not in detail
@@ -187,6 +187,6 @@ def test_results_of_async_functions_are_awaited_all_on_one_event_loop(verifiers:
 
 def test_a_traceback_of_an_async_function_shows_the_users_code_only(verifiers: Path) -> None:
     batch = score(load_verifier("my_verifiers:later_raises", {}))
-    assert batch.batch_fault is Fault.RAISED and batch.retry_alone
+    assert batch.batch_fault is RewardFault.RAISED and batch.retry_alone
     assert "in later_raises" in batch.detail and "in deeper" in batch.detail
     assert "asyncio" not in batch.detail and "verifier_main" not in batch.detail

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_flow.step.losses import ValueLoss
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.roles.scalar_model import ScalarModel
+from rlhf_runtime.roles.scalar_model import ScalarModelRole
 
 from ..world_of_processes import Scenario
 from .scenario_tools import (
@@ -39,7 +39,7 @@ def critic_trains_by_the_formula(
         schedule={"steps": 10, "promptsPerStep": 4, "miniBatchPrompts": 3},
     )
     context = context_of(job, "critic", place, world)
-    critic = ScalarModel(context)
+    critic = ScalarModelRole(context)
     critic.engine.use_optimizer(OPTIMIZER)
     call, columns = batch_for(call_of(job, world, "critic.train"), has_mask)
     values = critic.values(inputs_of(call_of(job, world, "critic.values"), columns, world))

@@ -17,7 +17,7 @@ from rlhf_flow.step.column_settings import columns_read_by
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.context import Result
-from rlhf_runtime.roles.scalar_model import ScalarModel
+from rlhf_runtime.roles.scalar_model import ScalarModelRole
 
 from ..world_of_processes import Scenario
 from .few_rows import BATCHES, inputs_of, runs_of
@@ -43,7 +43,7 @@ def a_rank_without_rows_takes_part(world: World, folder: Path, loss: Loss, name:
         models={"actor": model_of(model), "critic": model_of(model)},
     )
     made = (
-        ScalarModel(context_of(job, role, model, world))
+        ScalarModelRole(context_of(job, role, model, world))
         if is_scalar(loss)
         else make_policy(job, model, world)
     )
@@ -55,7 +55,7 @@ def a_rank_without_rows_takes_part(world: World, folder: Path, loss: Loss, name:
     unmasked = {name: column for name, column in columns.items() if name != "response_mask"}
     read = replace(reference, columns=unmasked)
     with torch.no_grad():
-        if isinstance(made, ScalarModel):
+        if isinstance(made, ScalarModelRole):
             assert_read(made.values(inputs), lambda row: read.outputs(row)[:, 0])
         else:
             assert_read(made.log_probs(inputs), read.log_probs)

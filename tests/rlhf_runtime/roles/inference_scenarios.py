@@ -10,7 +10,7 @@ import torch
 
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.context import Result
-from rlhf_runtime.roles.language_model import LanguageModel
+from rlhf_runtime.roles.language_model import LanguageModelRole
 
 from ..world_of_processes import Scenario
 from .scenario_tools import make_policy, model_folder, plain, whole
@@ -25,7 +25,7 @@ def inference_is_that_of_the_model(world: World, folder: Path) -> None:
     )
     reference = plain(place, columns)
     actor = make_policy(job, place, world)
-    frozen = LanguageModel(context_of(job, "reference", place, world))
+    frozen = LanguageModelRole(context_of(job, "reference", place, world))
     with torch.no_grad():
         expected = [reference.log_probs(row).numpy() for row in range(NUM_ROWS)]
     asked: dict[str, Callable[..., Result]] = {

@@ -14,7 +14,7 @@ from rlhf_flow.step.calls import TrainOptions
 from rlhf_flow.step.losses import BradleyTerry, ClippedLoss, CrossEntropy, Dpo, Loss, ValueLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.roles.scalar_model import ScalarModel
+from rlhf_runtime.roles.scalar_model import ScalarModelRole
 
 from ..world_of_processes import Scenario
 from .scenario_tools import (
@@ -63,7 +63,7 @@ def trained_by(
     made = (
         make_policy(job, place, world)
         if role == "actor"
-        else ScalarModel(context_of(job, role, place, world))
+        else ScalarModelRole(context_of(job, role, place, world))
     )
     made.engine.use_optimizer(OPTIMIZER)
     read = reading_mask(call) if has_mask else call

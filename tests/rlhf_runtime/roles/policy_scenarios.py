@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from rlhf_flow.step.losses import ClippedLoss
 from rlhf_runtime.dataplane.columns import Column
 from rlhf_runtime.engines.world import World
-from rlhf_runtime.roles.language_model import LanguageModel
+from rlhf_runtime.roles.language_model import LanguageModelRole
 
 from ..world_of_processes import Scenario
 from .policy_notes import Notes
@@ -76,7 +76,7 @@ def policy_trains_by_the_formula(
 
 def trained_with(
     world: World, place: Path, settings: dict[str, Any], has_mask: bool = False, **training: Any
-) -> tuple[LanguageModel, dict[str, float]]:
+) -> tuple[LanguageModelRole, dict[str, float]]:
     """A policy after two mini-batches, and its metrics."""
     job = make_job(
         place,

@@ -25,7 +25,7 @@ from rlhf_runtime.engines.packing import MicroBatch
 from rlhf_runtime.engines.training import HeadReading, TokenOutputs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles.operations import compute
-from rlhf_runtime.roles.scalar_model import ScalarModel
+from rlhf_runtime.roles.scalar_model import ScalarModelRole
 
 from ..engines.tiny_models import write_classifier
 from ..meshes import parallel_of
@@ -235,7 +235,7 @@ def reward_model_trains_by_the_formula(world: World, folder: Path, tokens: int) 
         reads=tuple(sorted(loss.reads)),
         options=TrainOptions(loss),
     )
-    scorer = ScalarModel(context_of(job, "critic", place, world))
+    scorer = ScalarModelRole(context_of(job, "critic", place, world))
     scorer.engine.use_optimizer(OPTIMIZER)
     metrics = metrics_of(scorer.train(inputs_of(call, columns, world, mini_batches=2)), world)
     reference = plain(place, columns, value_head=True)
@@ -283,7 +283,7 @@ def a_reward_model_scores_as_transformers_does(
     given = classifier_folder(world, folder)
     model = {"path": str(given), "precision": precision, "microBatchTokens": 60}
     job = make_job(place, rewards=[{"name": "learned", "model": model}])
-    scorer = ScalarModel(context_of(job, "learned_model", given, world))
+    scorer = ScalarModelRole(context_of(job, "learned_model", given, world))
     call = call_of(job, world, "learned_model.scores")
     result = scorer.scores(inputs_of(call, columns, world))
     found = np.concatenate(whole(result, world, keep_groups=False)["learned_model_scores"])
@@ -322,7 +322,7 @@ def texts_are_read_by_the_data_that_they_are_of(world: World, folder: Path) -> N
         "evaluation": {"path": "held-out.jsonl", "promptField": "question"},
     }
     job = make_job(place, rewards=[{"name": "own", "model": model}], data=data)
-    scorer = ScalarModel(context_of(job, "own_model", given, world))
+    scorer = ScalarModelRole(context_of(job, "own_model", given, world))
     call = call_of(job, world, "own_model.scores_of_texts")
     inputs, tokenizer = inputs_of(call, columns, world), TextTokenizer(given)
     reference = AutoModelForSequenceClassification.from_pretrained(given).eval()

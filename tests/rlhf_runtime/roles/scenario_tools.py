@@ -24,7 +24,7 @@ from rlhf_runtime.engines.training import TrainingEngine
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.roles import language_model
 from rlhf_runtime.roles.context import Result
-from rlhf_runtime.roles.language_model import LanguageModel
+from rlhf_runtime.roles.language_model import LanguageModelRole
 
 from ..engines.tiny_models import write_model
 from ..engines.whole_weights import gathered_weights
@@ -67,9 +67,9 @@ def model_folder(world: World, folder: Path) -> Path:
     return place
 
 
-def make_policy(job: RLHFJob, folder: Path, world: World) -> LanguageModel:
+def make_policy(job: RLHFJob, folder: Path, world: World) -> LanguageModelRole:
     setattr(language_model, "Generation", NoGeneration)  # noqa: B010
-    policy = LanguageModel(context_of(job, "actor", folder, world))
+    policy = LanguageModelRole(context_of(job, "actor", folder, world))
     policy.engine.use_optimizer(OPTIMIZER)
     return policy
 

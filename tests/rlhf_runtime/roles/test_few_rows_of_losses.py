@@ -26,8 +26,8 @@ from rlhf_runtime.calls.reports import merge_statistics
 from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.roles import language_model, scalar_model
 from rlhf_runtime.roles.context import Result, RoleContext
-from rlhf_runtime.roles.language_model import LanguageModel
-from rlhf_runtime.roles.scalar_model import ScalarModel
+from rlhf_runtime.roles.language_model import LanguageModelRole
+from rlhf_runtime.roles.scalar_model import ScalarModelRole
 
 from ..thread_ranks import ThreadRanks
 from .bigram_engine import BigramEngine, Bigrams
@@ -108,8 +108,8 @@ def table_models(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "make_engine", make)
 
 
-def role_on(ranks: ThreadRanks, rank: int, has_scalar: bool) -> LanguageModel | ScalarModel:
-    name, kind = ("critic", ScalarModel) if has_scalar else ("actor", LanguageModel)
+def role_on(ranks: ThreadRanks, rank: int, has_scalar: bool) -> LanguageModelRole | ScalarModelRole:
+    name, kind = ("critic", ScalarModelRole) if has_scalar else ("actor", LanguageModelRole)
     return kind(cast(RoleContext, FewContext(ranks.parallel(rank), name)))
 
 

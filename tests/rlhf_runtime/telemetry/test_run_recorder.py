@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_runtime.rewards.messages import Fault
+from rlhf_runtime.rewards.messages import RewardFault
 from rlhf_runtime.rewards.scores import Failure
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome, StepRecord
@@ -94,10 +94,10 @@ def test_failures_of_one_kind_are_told_once_and_every_row_is_recorded_once(tmp_p
     """One line of code that raises with another text for each row is one kind."""
     trace = 'Traceback:\n  File "my.py", line 3, in score\n    deep()\nKeyError: {}'
     found = [
-        Failure(Fault.RAISED, f"response {number}", f"row {row}", trace.format(row))
+        Failure(RewardFault.RAISED, f"response {number}", f"row {row}", trace.format(row))
         for number, row in enumerate((1, 2, 1))
     ]
-    found.append(Failure(Fault.NON_FINITE, "response 4", "row 1", "got nan"))
+    found.append(Failure(RewardFault.NON_FINITE, "response 4", "row 1", "got nan"))
     stream = io.StringIO()
     recorder = RunRecorder(RunFolder(tmp_path), PlainProgress(stream), TrackerGroup({}))
     for step in (1, 2):
@@ -120,9 +120,9 @@ def test_batches_that_have_scores_after_all_are_told_and_not_recorded(tmp_path: 
     stream = io.StringIO()
     recorder = RunRecorder(RunFolder(tmp_path), PlainProgress(stream), TrackerGroup({}))
     for row in range(MAX_UNSCORED):
-        batch = Failure(Fault.RAISED, "2 samples", f"row {row}", "why", only_together=True)
+        batch = Failure(RewardFault.RAISED, "2 samples", f"row {row}", "why", only_together=True)
         recorder.unscored(1, "exact", batch)
-    recorder.unscored(1, "exact", Failure(Fault.RAISED, "it", "row 7", "why"))
+    recorder.unscored(1, "exact", Failure(RewardFault.RAISED, "it", "row 7", "why"))
     recorder.close()
     lines = stream.getvalue().splitlines()
     assert ["2 samples to row 0" in line for line in lines] == [True, False]
@@ -133,7 +133,7 @@ def test_batches_that_have_scores_after_all_are_told_and_not_recorded(tmp_path: 
 def test_records_of_failures_have_an_end(tmp_path: Path) -> None:
     recorder = RunRecorder(RunFolder(tmp_path), PlainProgress(io.StringIO()), TrackerGroup({}))
     for row in range(2 * MAX_UNSCORED):
-        recorder.unscored(1, "exact", Failure(Fault.RAISED, "it", f"row {row}", "why"))
+        recorder.unscored(1, "exact", Failure(RewardFault.RAISED, "it", f"row {row}", "why"))
     recorder.close()
     assert len(recorder.folder.read().unscored) == MAX_UNSCORED
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlhf_api.spec.job import RLHFJobSpec
-from rlhf_api.spec.row_sources import ChatTemplate
+from rlhf_api.spec.row_sources import TemplateUse
 from rlhf_runtime.data.errors import ChatTemplateUnusable
 from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.data.tool_calls.dialogue import ToolDialogue
@@ -33,7 +33,7 @@ def job_dialogues(
             description.tool_schemas(name),
             environment.tool_format,
             source.chat_template_arguments,
-            uses_template=source.chat_template is not ChatTemplate.NEVER,
+            uses_template=source.chat_template is not TemplateUse.NEVER,
         )
         for name in description.environments
     }

@@ -19,10 +19,10 @@ from rlhf_runtime.engines.megatron.family import (
     OUTPUT,
     SCALAR_OUTPUT,
     TIED_OUTPUT,
-    Cut,
     Family,
     Parameter,
     Weight,
+    WeightSplit,
 )
 from rlhf_runtime.engines.sharing import has_full_attention
 from rlhf_runtime.errors import UnsupportedModel
@@ -143,7 +143,7 @@ class Architecture:
         the last.
         """
         copies = {
-            full_name(weight, layer): tensor if parameter.cut is Cut.REPLICATED else 1
+            full_name(weight, layer): tensor if parameter.cut is WeightSplit.REPLICATED else 1
             for _, parameter, layer in self.parameters()
             for weight in parameter.weights
         }

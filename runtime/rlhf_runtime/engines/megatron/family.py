@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Cut(Enum):
+class WeightSplit(Enum):
     """Distribution of a parameter over tensor ranks."""
 
     REPLICATED = "every rank has all of it"
@@ -37,7 +37,7 @@ class Parameter:
 
     path: str
     """Path within a layer, or within the model."""
-    cut: Cut
+    cut: WeightSplit
     weights: tuple[Weight, ...]
 
 
@@ -57,19 +57,21 @@ class Family:
 
 EMBEDDING = Parameter(
     "embedding.word_embeddings.weight",
-    Cut.VOCABULARY,
+    WeightSplit.VOCABULARY,
     (Weight("model.embed_tokens.weight", ("vocabulary", "hidden")),),
 )
 FINAL_NORM = Parameter(
-    "decoder.final_layernorm.weight", Cut.REPLICATED, (Weight("model.norm.weight", ("hidden",)),)
+    "decoder.final_layernorm.weight",
+    WeightSplit.REPLICATED,
+    (Weight("model.norm.weight", ("hidden",)),),
 )
 OUTPUT = Parameter(
     "output_layer.weight",
-    Cut.VOCABULARY,
+    WeightSplit.VOCABULARY,
     (Weight("lm_head.weight", ("vocabulary", "hidden")),),
 )
 SCALAR_OUTPUT = Parameter(
-    OUTPUT.path, Cut.REPLICATED, (Weight("lm_head.weight", ("one", "hidden")),)
+    OUTPUT.path, WeightSplit.REPLICATED, (Weight("lm_head.weight", ("one", "hidden")),)
 )
 """Scalar head, in the place of the output projection: one number per token."""
 TIED_OUTPUT = Parameter(OUTPUT.path, OUTPUT.cut, EMBEDDING.weights)
@@ -82,27 +84,29 @@ LAYER_PATH, LAYER_NAME = "decoder.layers.", "model.layers."
 def _query_key_value(kind: str, *more: str) -> Parameter:
     names = {"q_proj": "query", "k_proj": "key", "v_proj": "key"}
     weights = [Weight(f"self_attn.{name}.{kind}", (rows, *more)) for name, rows in names.items()]
-    return Parameter(f"self_attention.linear_qkv.{kind}", Cut.GROUPS, tuple(weights))
+    return Parameter(f"self_attention.linear_qkv.{kind}", WeightSplit.GROUPS, tuple(weights))
 
 
 LAYER = (
     Parameter(
-        "input_layernorm.weight", Cut.REPLICATED, (Weight("input_layernorm.weight", ("hidden",)),)
+        "input_layernorm.weight",
+        WeightSplit.REPLICATED,
+        (Weight("input_layernorm.weight", ("hidden",)),),
     ),
     _query_key_value("weight", "hidden"),
     Parameter(
         "self_attention.linear_proj.weight",
-        Cut.COLUMNS,
+        WeightSplit.COLUMNS,
         (Weight("self_attn.o_proj.weight", ("hidden", "query")),),
     ),
     Parameter(
         "pre_mlp_layernorm.weight",
-        Cut.REPLICATED,
+        WeightSplit.REPLICATED,
         (Weight("post_attention_layernorm.weight", ("hidden",)),),
     ),
     Parameter(
         "mlp.linear_fc1.weight",
-        Cut.PAIRS,
+        WeightSplit.PAIRS,
         (
             Weight("mlp.gate_proj.weight", ("intermediate", "hidden")),
             Weight("mlp.up_proj.weight", ("intermediate", "hidden")),
@@ -110,7 +114,7 @@ LAYER = (
     ),
     Parameter(
         "mlp.linear_fc2.weight",
-        Cut.COLUMNS,
+        WeightSplit.COLUMNS,
         (Weight("mlp.down_proj.weight", ("hidden", "intermediate")),),
     ),
 )
@@ -120,7 +124,7 @@ QUERY_KEY_VALUE_BIAS = _query_key_value("bias")
 QUERY_KEY_NORMS = tuple(
     Parameter(
         f"self_attention.{kind}_layernorm.weight",
-        Cut.REPLICATED,
+        WeightSplit.REPLICATED,
         (Weight(f"self_attn.{kind}_norm.weight", ("head",)),),
     )
     for kind in ("q", "k")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from rlhf_runtime.engines.megatron.architecture import Architecture, full_name
-from rlhf_runtime.engines.megatron.family import Cut, Parameter
+from rlhf_runtime.engines.megatron.family import Parameter, WeightSplit
 from rlhf_runtime.reshard.layout import Layout, Piece, check_copies
 from rlhf_runtime.reshard.slices import TensorSlice
 from rlhf_runtime.reshard.views import FlatShard, View, Views
@@ -72,16 +72,16 @@ def weight_slices(
         shard: the rank's part of the parameter.
     """
     names = [full_name(weight, layer) for weight in parameter.weights]
-    if parameter.cut is Cut.GROUPS:
+    if parameter.cut is WeightSplit.GROUPS:
         yield from _query_groups(tensor, names, architecture, shard)
-    elif parameter.cut is Cut.PAIRS:
+    elif parameter.cut is WeightSplit.PAIRS:
         for name, half in zip(names, tensor.chunk(2), strict=True):
             yield name, half, _row_slice(half, shard.index * half.shape[0])
-    elif parameter.cut is Cut.VOCABULARY:
+    elif parameter.cut is WeightSplit.VOCABULARY:
         first = shard.index * tensor.shape[0]
         own = tensor[: max(0, architecture.vocabulary_size - first)]
         yield names[0], own, _row_slice(own, min(first, architecture.vocabulary_size))
-    elif parameter.cut is Cut.COLUMNS:
+    elif parameter.cut is WeightSplit.COLUMNS:
         start = (0, shard.index * tensor.shape[1])
         yield names[0], tensor, TensorSlice(start, tuple(tensor.shape))
     else:

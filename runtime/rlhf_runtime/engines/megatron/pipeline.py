@@ -17,7 +17,7 @@ from rlhf_runtime.engines.megatron.core import (
     finalize_model_grads,
     get_forward_backward_func,
 )
-from rlhf_runtime.engines.megatron.family import Cut
+from rlhf_runtime.engines.megatron.family import WeightSplit
 from rlhf_runtime.engines.megatron.head import HeadRequest
 from rlhf_runtime.engines.megatron.stage import Stage
 
@@ -150,7 +150,7 @@ def _sync_replicated_gradients(stage: Stage) -> None:
     gradients = [
         getattr(parameter, "main_grad")  # noqa: B009  # Megatron puts it there
         for parameter, mapping, _ in stage.mapped_parameters()
-        if mapping.cut is Cut.REPLICATED
+        if mapping.cut is WeightSplit.REPLICATED
         and not (is_summed and getattr(parameter, "sequence_parallel", False))
     ]
     if gradients:

@@ -19,8 +19,8 @@ from rlhf_runtime.engines.megatron.family import (
     EMBEDDING,
     FINAL_NORM,
     LAYER_PATH,
-    Cut,
     Parameter,
+    WeightSplit,
 )
 from rlhf_runtime.engines.megatron.head import HeadRequest, MegatronHead, ScalarLayer
 from rlhf_runtime.engines.megatron.layout import GetStorage, TensorShard, group_views, weight_slices
@@ -216,10 +216,13 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         """Mark the parameters that differ between tensor ranks."""
         # Megatron does so in its own initialization of weights, which allocates each full weight.
         for parameter, mapping, _ in self.mapped_parameters():
-            if mapping.cut is not Cut.REPLICATED and not hasattr(
+            if mapping.cut is not WeightSplit.REPLICATED and not hasattr(
                 parameter, "tensor_model_parallel"
             ):
-                dim, stride = int(mapping.cut is Cut.COLUMNS), 1 + (mapping.cut is Cut.PAIRS)
+                dim, stride = (
+                    int(mapping.cut is WeightSplit.COLUMNS),
+                    1 + (mapping.cut is WeightSplit.PAIRS),
+                )
                 set_tensor_model_parallel_attributes(parameter, True, dim, stride)
 
     @torch.no_grad()
@@ -227,7 +230,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         """Set the vocabulary's padding to zero."""
         # It has no gradient and so stays zero, but takes part in gradients of hidden states.
         for parameter, mapping, _ in self.mapped_parameters():
-            if mapping.cut is Cut.VOCABULARY:
+            if mapping.cut is WeightSplit.VOCABULARY:
                 parameter[len(self.own_vocabulary()) :] = 0
 
 

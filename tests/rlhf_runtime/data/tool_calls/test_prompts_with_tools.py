@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from rlhf_api.spec.data import OnInvalidRow, OnLongPrompt
-from rlhf_api.spec.row_sources import ChatTemplate, DataSource
+from rlhf_api.spec.row_sources import DataSource, TemplateUse
 from rlhf_runtime.data.prompts import build_prompt_table
 from rlhf_runtime.data.row_limits import RowLimits
 from rlhf_runtime.data.source_setting import SourceSetting, Split
@@ -70,13 +70,13 @@ def write_opening_tokenizer(folder: Path, for_tools: str | None) -> None:
 @pytest.mark.parametrize(
     ("for_tools", "use"),
     [
-        (templates.QWEN_XML, ChatTemplate.AUTO),
-        (templates.QWEN_XML, ChatTemplate.NEVER),
-        (None, ChatTemplate.AUTO),
+        (templates.QWEN_XML, TemplateUse.AUTO),
+        (templates.QWEN_XML, TemplateUse.NEVER),
+        (None, TemplateUse.AUTO),
     ],
 )
 def test_a_prompt_with_an_observation_is_opened_like_the_prompts_of_the_data(
-    tmp_path: Path, for_tools: str | None, use: ChatTemplate
+    tmp_path: Path, for_tools: str | None, use: TemplateUse
 ) -> None:
     write_opening_tokenizer(tmp_path, for_tools)
     tokenizer = TextTokenizer(tmp_path)
@@ -89,7 +89,7 @@ def test_a_prompt_with_an_observation_is_opened_like_the_prompts_of_the_data(
         LIMITS,
         environment=EnvironmentDescription({"": facts}),
     )
-    dialogue = ToolDialogue(tokenizer, TOOLS, uses_template=use is not ChatTemplate.NEVER)
+    dialogue = ToolDialogue(tokenizer, TOOLS, uses_template=use is not TemplateUse.NEVER)
     tokens = dialogue.prompt_tokens(table.texts[0]).tolist()
     assert tokens == next(iter(table.prompts.runs())).tolist()
     assert tokens[0] == 0 != tokens[1], "one token opens it: the template's, or the tokenizer's"

@@ -13,7 +13,7 @@ from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.manifests import annotate_lines
 from rlhf_cli.recorded_run import manifest_text
-from rlhf_cli.resume import (
+from rlhf_cli.resume_checks import (
     StartFacts,
     check_changes,
     note_checkpoint_mismatch,
