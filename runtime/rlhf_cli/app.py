@@ -12,6 +12,7 @@ import typer
 from rlhf_cli.command_errors import guarded
 from rlhf_cli.commands.cancel import cancel
 from rlhf_cli.commands.chat import chat
+from rlhf_cli.commands.check_downgrade import check_downgrade
 from rlhf_cli.commands.compare import compare
 from rlhf_cli.commands.convert import convert
 from rlhf_cli.commands.describe import describe
@@ -85,7 +86,7 @@ def version() -> None:
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(validate, explain, fill, convert, plan, profile, run, standby, report, samples, replay),
     *(compare, evaluate, chat, export),
-    *(submit, status, top, describe, logs, fetch, suspend, resume, cancel),
+    *(submit, status, top, describe, logs, fetch, suspend, resume, cancel, check_downgrade),
     *(drive, version),
 )
 """In the order of the help."""

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from rlhf_api.reading.status import read_status
+from rlhf_cli.cluster.jobs import read_job
+from rlhf_cli.cluster.older_definition import lost_fields, read_definition
 from rlhf_operator.config import JobDefaults
 from rlhf_operator.observe.parse import parse_job
 
@@ -86,10 +88,20 @@ def test_a_running_job_is_the_same_after_an_upgrade_and_after_a_downgrade(place:
     assert observed.problem is None and observed.status.driver is not None
     assert observed.status == read_status(before["status"])
     assert "unknown field" not in write_status(place, name, ADDED)
+    # What `rlhf check-downgrade` names is what the API server drops.
+    added = json.dumps({"spec": {"clusterTTLSeconds": 60}})
+    where = (f"--namespace={place.team_a}", "rlhfjob", name)
+    kubectl("patch", *where, "--type=merge", f"--patch={added}")
+    (changed,) = kubectl.get(place.team_a, "rlhfjobs")["items"]
+    schema = read_definition(place.helm("template", str(OLDER)), "the older chart")
+    assert [field.path for field in lost_fields(schema, read_job(changed))] == [
+        "spec.clusterTTLSeconds"
+    ]
 
     place.helm("upgrade", *place.arguments("smallest", chart=str(OLDER)))
     write_status(place, name, {"message": "still training"})
     (downgraded,) = kubectl.get(place.team_a, "rlhfjobs")["items"]
     assert downgraded["metadata"]["uid"] == before["metadata"]["uid"]
+    assert downgraded["spec"].keys() == before["spec"].keys()
     assert ADDED.keys().isdisjoint(downgraded["status"]), "what it counted is lost"
     assert downgraded["status"]["driver"] == before["status"]["driver"]
