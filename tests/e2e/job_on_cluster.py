@@ -75,11 +75,12 @@ class JobOnCluster:
         self.kubectl(*words, f"--patch={json.dumps({'spec': spec})}")
 
     def until(self, holds: Seen, seconds: float, what: str) -> None:
-        """Wait until its status says something; a job that has ended fails the wait at once."""
+        """Wait until its status says something; fails at once if it has ended or is refused."""
 
         def looked() -> bool:
             status = self.status
-            assert holds(status) or status.phase not in ENDED, f"{what}: it has ended"
+            is_hopeless = status.phase in ENDED or status.reason == "InvalidManifest"
+            assert holds(status) or not is_hopeless, f"{what}: {status.phase}, {status.reason}"
             return holds(status)
 
         try:

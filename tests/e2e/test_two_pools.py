@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from rlhf_runtime.telemetry.run_folder import RunFolder
 
 from ..cluster.kubectl import Kubectl
 from ..timelines import overlapping_steps, spans_of
+from .installed import InstalledOperator
 from .job_on_cluster import JobOnCluster
-from .kubectl_pods import answer, pod
+from .kubectl_pods import IMAGE, answer, pod
 from .small_jobs import START_SECONDS, small_example, small_pool
 from .volume import CheckpointVolume
 
@@ -34,6 +36,9 @@ CALLS = {
 }
 TIMED_OUT = ("i/o timeout", "Client.Timeout", "context deadline exceeded")
 """kubectl's words for a server that answers nothing."""
+RUNTIME_IMAGE = f"localhost/rlhf-runtime:{metadata.version('rlhf-operator')}-cpu"
+GREETING = {"GREETING": "hello"}
+"""Content of a ConfigMap that the job mounts and reads variables from."""
 LISTENS = re.compile(r"listens at (\S+)")
 """In a rank's log."""
 
@@ -46,18 +51,56 @@ def split_ppo() -> dict[str, Any]:
     spec["algorithm"]["ppo"]["klCoefficient"] = 0.05
     warm_start = {"maxSteps": 2, "stopAtExactMatch": None}
     spec["schedule"] = {"steps": STEPS, "promptsPerStep": 64, "warmStart": warm_start}
+    spec["resources"]["pod"] = own_pod()
     return job
+
+
+def own_pod() -> dict[str, Any]:
+    """A template of pods with containers, volumes, variables and an affinity of the user's own."""
+    little = {"limits": {"cpu": "100m", "memory": "128Mi"}}
+    real_nodes = {"matchExpressions": [{"key": "type", "operator": "NotIn", "values": ["kwok"]}]}
+    required = {"nodeSelectorTerms": [real_nodes]}
+    return {
+        "volumes": [
+            {"name": "words", "configMap": {"name": "words"}},
+            {"name": "local", "emptyDir": {}},
+        ],
+        "volumeMounts": [{"name": "local", "mountPath": "/local", "readOnly": True}],
+        "envFrom": [{"configMapRef": {"name": "words"}}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+        "terminationGracePeriodSeconds": 40,
+        "initContainers": [
+            {
+                "name": "prepare",
+                "image": RUNTIME_IMAGE,
+                "command": ["cp", "/words/GREETING", "/local/greeting"],
+                "resources": little,
+                "volumeMounts": [
+                    {"name": "words", "mountPath": "/words"},
+                    {"name": "local", "mountPath": "/local"},
+                ],
+            }
+        ],
+        "sidecars": [{"name": "beside", "image": IMAGE, "args": ["proxy"], "resources": little}],
+    }
 
 
 @pytest.mark.usefixtures("node")
 def test_each_pool_is_a_group_of_workers_and_they_work_at_the_same_time(
-    kubectl: Kubectl, namespace_of_jobs: str, checkpoints: CheckpointVolume
+    kubectl: Kubectl,
+    operator: InstalledOperator,
+    namespace_of_jobs: str,
+    checkpoints: CheckpointVolume,
 ) -> None:
     manifest = split_ppo()
     job = JobOnCluster(kubectl, namespace_of_jobs, manifest["metadata"]["name"])
+    operator.upgrade("podPolicy.extraContainers=true")
+    words = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "words"}}
+    kubectl.apply(namespace_of_jobs, {**words, "data": GREETING})
     kubectl.apply(namespace_of_jobs, manifest)
     job.until(lambda status: status.phase is JobPhase.RUNNING, START_SECONDS, "its driver runs")
     check_groups(job)
+    check_own_pods(job)
     check_strangers(job)
     pools: dict[str, str] = {}
 
@@ -86,6 +129,23 @@ def check_groups(job: JobOnCluster) -> None:
     labels = [pod["metadata"]["labels"] for pod in pods]
     assert {each["ray.io/cluster"] for each in labels} == {cluster["metadata"]["name"]}
     assert sorted(each["ray.io/group"] for each in labels) == [ACTORS, CRITICS]
+
+
+def check_own_pods(job: JobOnCluster) -> None:
+    """Head and workers have what the job's template of pods asks for."""
+    pods = job.pods()
+    assert len(pods) == 3
+    for found in pods:
+        containers = {
+            status["name"]: status["state"] for status in found["status"]["initContainerStatuses"]
+        }
+        assert containers["prepare"]["terminated"]["exitCode"] == 0
+        assert "running" in containers["beside"], containers
+        assert found["spec"]["terminationGracePeriodSeconds"] == 40
+        program = "cat /local/greeting; printenv GREETING; touch /local/new 2>&- || echo fixed"
+        words = (f"--namespace={job.namespace}", found["metadata"]["name"])
+        said = job.kubectl("exec", *words, "--", "bash", "-c", program)
+        assert said.endswith("hellohello\nfixed\n"), said
 
 
 def check_strangers(job: JobOnCluster) -> None:
