@@ -19,6 +19,7 @@ from rlhf_kube.errors import (
     AlreadyExists,
     Conflict,
     KubeError,
+    ListExpired,
     NotFound,
     NotInstalled,
     StreamBroken,
@@ -192,7 +193,13 @@ class KubeClient:
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(PAGE_SIZE)}
         following = ""
         while True:
-            page = self._json(_all("list", kind, namespace, {**query, "continue": following}))
+            try:
+                page = self._json(_all("list", kind, namespace, {**query, "continue": following}))
+            except ListExpired as error:
+                # The rest as it is now: a busy server may never answer all pages of one version in
+                # time. What exists all the while is in the list all the same.
+                following = error.following
+                continue
             yield page
             # The server returns a token with each page, and none with the last.
             following = page["metadata"].get("continue", "")

@@ -3,6 +3,7 @@
 KubeError
 ├── KubeconfigUnusable   no kubeconfig, or it does not name the cluster
 ├── Unreachable          no answer, or a temporary failure: the same request may succeed later
+│   └── ListExpired      the API server has forgotten the version whose pages were read
 ├── NotFound             the object, or its namespace, does not exist
 ├── Conflict             the object has changed since it was read, or another one has its name
 │   ├── AlreadyExists    an object of this name exists
@@ -41,6 +42,15 @@ class Unreachable(KubeError):
 
     reason = "ClusterUnreachable"
     exit_code = ExitCode.RETRIABLE
+
+
+class ListExpired(Unreachable):
+    """The pages of a list took longer than the API server keeps a version, some minutes."""
+
+    def __init__(self, message: str, following: str) -> None:
+        super().__init__(message)
+        self.following: str = following
+        """Token for the remaining objects, as they are now."""
 
 
 class NotFound(KubeError):

@@ -15,6 +15,7 @@ from rlhf_kube.errors import (
     Forbidden,
     Invalid,
     KubeError,
+    ListExpired,
     NotAdmitted,
     NotFound,
     NotInstalled,
@@ -48,6 +49,8 @@ class Refusal:
     name: str = ""
     """The object's name, if the answer has it."""
     kind: str = ""
+    following: str = ""
+    """Token for the rest of a list whose version has expired."""
 
 
 def parse_refusal(status: int, body: bytes) -> Refusal:
@@ -71,6 +74,7 @@ def parse_refusal(status: int, body: bytes) -> Refusal:
         causes,
         str(details.get("name", "")),
         str(details.get("kind", "")),
+        str((document.get("metadata") or {}).get("continue", "")),
     )
 
 
@@ -108,9 +112,8 @@ def refusal_error(
             "another version than this program; install the same version of both"
         )
     if status < 400 or status >= 500 or status in _TEMPORARY:
-        return Unreachable(
-            f"the cluster could not {doing}: got {status}: {message} from {server}; try again"
-        )
+        text = f"the cluster could not {doing}: got {status}: {message} from {server}; try again"
+        return ListExpired(text, refusal.following) if refusal.following else Unreachable(text)
     return Invalid(_refused(refusal, doing))
 
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import ssl
+import urllib.request
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from rlhf_kube import client
@@ -94,3 +101,52 @@ def test_long_lists_come_in_pages(real: Stage, monkeypatch: pytest.MonkeyPatch) 
     real.kube.on_request = asked.append
     assert real.names(Kind.CONFIG_MAP, "paged=yes") == names
     assert asked == ["GET"] * 3
+
+
+def event(stage: Stage, name: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": stage.namespace, "labels": {"paged": "yes"}}
+    regarding = {"kind": "ConfigMap", "namespace": stage.namespace, "name": "map"}
+    return {
+        **Kind.EVENT.header,
+        "metadata": metadata,
+        "regarding": regarding,
+        "eventTime": "2026-01-02T03:04:05.000000Z",
+        "reason": "Paged",
+        "action": "Page",
+        "type": "Normal",
+        "reportingController": "test",
+        "reportingInstance": "test",
+    }
+
+
+def compact(state: Path) -> None:
+    """Make etcd forget all versions but the current one, as it does every five minutes."""
+    port = int((state / "port").read_text()) + 1
+    login = ssl.create_default_context(cafile=state / "pki" / "ca.crt")
+    login.load_cert_chain(state / "pki" / "admin.crt", state / "pki" / "admin.key")
+
+    def ask(call: str, body: dict[str, Any]) -> dict[str, Any]:
+        address = f"https://127.0.0.1:{port}/v3/kv/{call}"
+        request = urllib.request.Request(address, json.dumps(body).encode())
+        with urllib.request.urlopen(request, context=login) as answer:
+            return dict(json.load(answer))
+
+    key = base64.b64encode(b"/").decode()
+    ask("compaction", {"revision": ask("range", {"key": key})["header"]["revision"]})
+
+
+def test_a_list_goes_on_when_its_version_has_expired(
+    real: Stage, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAGE_SIZE", 2)
+    # The API server keeps no cache of events: each page comes from etcd.
+    for number in range(5):
+        real.kube.create(event(real, f"event-{number}"))
+    assert isinstance(real.kube, KubeClient)
+    found = real.kube.iterate(Kind.EVENT, real.namespace, "paged=yes")
+    names = [next(found)["metadata"]["name"]]
+    real.kube.delete(Kind.EVENT, real.namespace, "event-3")
+    real.kube.create(event(real, "event-5"))
+    compact(kubeconfig.parent)
+    names += [other["metadata"]["name"] for other in found]
+    assert names == ["event-0", "event-1", "event-2", "event-4", "event-5"]
