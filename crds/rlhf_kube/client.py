@@ -35,8 +35,9 @@ Address = tuple[Kind, str, str]
 """Kind, namespace and name of an object."""
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
-PAGE_SIZE = 50
-"""Largest number of objects in one page of a list."""
+PAGE_SIZE = 200
+"""Largest number of objects in one page of a list. A busy API server takes a second or more for
+each page, whatever its size, and forgets a list's version after five minutes."""
 WATCH_SECONDS = 60
 """Duration of a watch; bounds how long a dead connection stays unnoticed."""
 MIN_PAUSE_SECONDS = 1.0
