@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_flow.errors import DoesNotFit
-from rlhf_planner.pipelines.pipeline import Operation, Orders, Workload
+from rlhf_planner.pipelines.pipeline import Orders, Workload
+from rlhf_sizing.schedules import Operation
 
 
 def check_limit(workload: Workload, limit: int) -> None:

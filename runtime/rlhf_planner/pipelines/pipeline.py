@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, lcm
-from typing import NamedTuple
 
 from rlhf_flow.errors import DoesNotDivide
+from rlhf_sizing.schedules import Operation
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,6 @@ def replicate(
         order = tuple(reversed(devices)) if is_reversed else tuple(devices)
         replicas.append(replace(pipeline, name=name, devices=order))
     return tuple(replicas)
-
-
-class Operation(NamedTuple):
-    """A forward or backward pass of one micro-batch through one stage."""
-
-    pipeline: int
-    stage: int
-    micro_batch: int
-    is_backward: bool
 
 
 Orders = tuple[tuple[int, ...], ...]

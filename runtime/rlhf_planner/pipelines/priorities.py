@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from rlhf_planner.pipelines.list_schedule import ForwardLimits, Priorities, list_orders
-from rlhf_planner.pipelines.pipeline import Operation, Orders, Pipeline, Workload
+from rlhf_planner.pipelines.pipeline import Orders, Pipeline, Workload
 from rlhf_planner.pipelines.schedule import tails
+from rlhf_sizing.schedules import Operation
 
 EXTRA_IN_FLIGHT: Sequence[int | None] = (0, None, 1, 2, 4, -1)
 """Values of `ForwardLimits.extra_in_flight` to try, in the order of preference."""

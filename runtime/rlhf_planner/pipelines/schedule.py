@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rlhf_planner.pipelines.pipeline import Operation, Orders, Pipeline, Workload
+from rlhf_planner.pipelines.pipeline import Orders, Pipeline, Workload
+from rlhf_sizing.schedules import Operation, alternate_passes
 
 INFINITY = float("inf")
 
@@ -236,37 +237,24 @@ def one_device_bound(jobs: Iterable[tuple[float, float, float]]) -> float:
     return latest
 
 
-def one_forward_one_backward(
-    pipeline: Pipeline, stage: int, limit: int | None = None
-) -> list[tuple[int, bool]]:
-    """The 1F1B order of a stage, as pairs of micro-batch and is_backward.
-
-    A stage runs as many forward passes as there are stages after it, then one forward and one
-    backward pass in turn, then the remaining backward passes. It keeps activations of at most
-    min(micro-batches, stages - stage) micro-batches. If all p stages take f and b seconds, m
-    micro-batches take (m + p - 1) (f + b), of which each stage idles for (p - 1) (f + b).
-
-    Under a limit on activations a stage starts with fewer forward passes.
-
-    Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
-    Megatron-LM (arXiv 2104.04473), section 2.2 (PipeDream-Flush).
+def stage_order(
+    pipeline: Pipeline, index: int, stage: int, limit: int | None = None
+) -> list[Operation]:
+    """The 1F1B order of a stage; under a limit it starts with fewer forward passes.
 
     Args:
         pipeline: whose stage.
+        index: number of the pipeline in its workload.
         stage: index from 0 on.
         limit: bytes of activations on each device, enough for one micro-batch. None: unlimited.
     """
-    count = pipeline.micro_batches
-    ahead = min(count, pipeline.num_stages - 1 - stage)
+    warm_up = pipeline.num_stages - 1 - stage
     if limit is not None:
         # Earlier stages count too: a stage that warms up with more forward passes than an earlier
         # one would wait for ever for micro-batches that never come.
         for size in pipeline.activation_bytes[: stage + 1]:
-            ahead = min(ahead, limit // size - 1) if size else ahead
-    order = [(number, False) for number in range(ahead)]
-    for number in range(count - ahead):
-        order += [(ahead + number, False), (number, True)]
-    return order + [(number, True) for number in range(count - ahead, count)]
+            warm_up = min(warm_up, limit // size - 1) if size else warm_up
+    return alternate_passes(stage, pipeline.micro_batches, warm_up, index)
 
 
 def serial_orders(
@@ -278,7 +266,7 @@ def serial_orders(
 
     Args:
         workload: all operations.
-        limit: bytes of activations on each device, as for `one_forward_one_backward`.
+        limit: bytes of activations on each device, as for `stage_order`.
         is_reversed: run the last pipeline first.
     """
     orders: list[list[int]] = [[] for _ in range(workload.num_devices)]
@@ -286,10 +274,7 @@ def serial_orders(
     for index in reversed(indices) if is_reversed else indices:
         pipeline = workload.pipelines[index]
         for stage, device in enumerate(pipeline.devices):
-            orders[device] += [
-                workload.number(Operation(index, stage, micro_batch, is_backward))
-                for micro_batch, is_backward in one_forward_one_backward(pipeline, stage, limit)
-            ]
+            orders[device] += map(workload.number, stage_order(pipeline, index, stage, limit))
     return tuple(map(tuple, orders))
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rlhf_flow.errors import DoesNotDivide
 from rlhf_planner.pipelines.list_schedule import ForwardLimits, list_orders
 from rlhf_planner.pipelines.pipeline import (
-    Operation,
     Orders,
     Pipeline,
     Workload,
@@ -26,6 +25,7 @@ from rlhf_planner.pipelines.schedule import (
     end_times,
     update_end_times,
 )
+from rlhf_sizing.schedules import Operation
 
 from ...depth import examples
 from .checker import done_in, peaks, problems

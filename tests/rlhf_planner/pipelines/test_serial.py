@@ -14,10 +14,10 @@ from rlhf_planner.pipelines.pipeline import (
 )
 from rlhf_planner.pipelines.schedule import (
     build_schedule,
-    one_forward_one_backward,
     schedule_alone,
     serial_orders,
     serial_seconds,
+    stage_order,
 )
 
 from ...depth import examples
@@ -46,8 +46,8 @@ def test_like_stages_take_what_the_formula_says(
 def test_a_stage_warms_up_takes_turns_and_drains() -> None:
     pipeline = uniform_pipeline("x", range(3), 1, 2, 4)
     orders = [
-        " ".join(f"{'B' if back else 'F'}{number}" for number, back in order)
-        for order in (one_forward_one_backward(pipeline, stage) for stage in range(3))
+        " ".join(f"{'B' if back else 'F'}{number}" for _, _, number, back in order)
+        for order in (stage_order(pipeline, 0, stage) for stage in range(3))
     ]
     assert orders == [
         "F0 F1 F2 B0 F3 B1 B2 B3",
@@ -83,8 +83,8 @@ def test_a_limit_lets_fewer_micro_batches_in_at_first() -> None:
     """Stage 1 has room for one only, so stage 2 takes no more; stage 0 still warms up."""
     pipeline = Pipeline("x", (0, 1, 2), (1, 1, 1), (2, 2, 2), (5, 10, 5), 3)
     orders = [
-        " ".join(f"{'B' if back else 'F'}{number}" for number, back in order)
-        for order in (one_forward_one_backward(pipeline, stage, 19) for stage in range(3))
+        " ".join(f"{'B' if back else 'F'}{number}" for _, _, number, back in order)
+        for order in (stage_order(pipeline, 0, stage, 19) for stage in range(3))
     ]
     assert orders == ["F0 F1 F2 B0 B1 B2", "F0 B0 F1 B1 F2 B2", "F0 B0 F1 B1 F2 B2"]
     assert schedule_alone(pipeline, 19).peak_bytes == (15, 10, 5)
