@@ -13,6 +13,7 @@ from .megatron_models import CONFIGS, PLAIN, TIED, WIDE
 
 Case = tuple[str, dict[str, Any]]
 """A function's name and its options."""
+SCHEDULES = "stages_compute_as_megatrons_schedule"
 
 
 def mesh_of(data: int, pipeline: int, tensor: int) -> Mesh:
@@ -45,6 +46,7 @@ OTHERS: dict[int, dict[str, Case]] = {
             "stages_are_on_the_device_that_they_compute_on",
             {},
         ),
+        "one stage computes as Megatron's": (SCHEDULES, {"mesh": ONE, "kind": PLAIN}),
     },
     2: {
         "positions and masks are those given": ("positions_and_masks_are_those_given", {}),
@@ -54,6 +56,14 @@ OTHERS: dict[int, dict[str, Case]] = {
         ),
         "weights go from one mesh to another": ("weights_go_from_one_mesh_to_another", {}),
         "tensor ranks know what they share": ("tensor_ranks_know_what_they_share", {}),
+        "two stages compute as Megatron's schedule": (
+            SCHEDULES,
+            {"mesh": TWO_STAGES, "kind": PLAIN},
+        ),
+        "models take turns on their stages": (
+            "models_take_turns_on_their_stages",
+            {"mesh": TWO_STAGES, "kind": PLAIN},
+        ),
         **{
             f"copies stay alike (sequence parallelism: {shared})": (
                 "copies_stay_alike",
@@ -81,6 +91,24 @@ OTHERS: dict[int, dict[str, Case]] = {
             "copies_stay_alike",
             {"mesh": REPLICAS_OF_TENSOR, "sequence_parallel": False, "distributed": True},
         ),
+        "four stages compute as Megatron's schedule": (
+            SCHEDULES,
+            {"mesh": FOUR_STAGES, "kind": WIDE},
+        ),
+        **{
+            f"outputs are freed once sent (recomputation: {recompute})": (
+                "outputs_are_freed_once_sent",
+                {"mesh": FOUR_STAGES, "kind": WIDE, "recompute": recompute},
+            )
+            for recompute in (False, True)
+        },
+        **{
+            f"stages of tensor ranks compute as Megatron's (sequence parallelism: {shared})": (
+                SCHEDULES,
+                {"mesh": STAGES_OF_TENSOR, "kind": PLAIN, "sequence_parallel": shared},
+            )
+            for shared in (False, True)
+        },
     },
 }
 

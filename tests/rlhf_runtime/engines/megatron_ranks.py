@@ -21,17 +21,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf_api.mesh import Mesh
 from rlhf_runtime.engines.megatron.cpu_patches import run_on_cpu
-from rlhf_runtime.engines.megatron.files import load_model, save_model
+from rlhf_runtime.engines.megatron.files import save_model
 from rlhf_runtime.engines.megatron.head import HeadRequest, to_token_outputs
 from rlhf_runtime.engines.megatron.layout import check_mesh_pieces
-from rlhf_runtime.engines.megatron.pipeline import (
-    Inputs,
-    forward_backward,
-    infer,
-    wrap_with_gradients,
-)
+from rlhf_runtime.engines.megatron.passes import Inputs
+from rlhf_runtime.engines.megatron.pipeline import forward_backward, infer, wrap_with_gradients
 from rlhf_runtime.engines.megatron.stage import Stage
-from rlhf_runtime.engines.parallel import ParallelContext
 from rlhf_runtime.engines.training import ReadLogProbs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics import entropy
@@ -45,42 +40,16 @@ from ..meshes import contexts_of
 from ..world_of_processes import Scenario, run_scenarios
 from .megatron_cases import ONE, TWO_STAGES, TWO_TENSOR, cases
 from .megatron_copies import copies_stay_alike
-from .megatron_models import PLAIN, VOCABULARY, WIDE, write_model
+from .megatron_models import PLAIN, VOCABULARY, WIDE
+from .megatron_schedules import (
+    models_take_turns_on_their_stages,
+    outputs_are_freed_once_sent,
+    stages_compute_as_megatrons_schedule,
+)
+from .megatron_stages import context_of, stage_of, write_once
 
 SHAPES = ((2, 8), (3, 12), (1, 6))
 """Sequences and their lengths of each micro-batch; multiples of two, for sequence parallelism."""
-
-
-def context_of(world: World, mesh: Mesh) -> ParallelContext:
-    """Beside that of another role, on some of the ranks: these are in more groups than others."""
-    other = Mesh(pool=mesh.pool, data=max(1, world.size // 2))
-    return contexts_of(world, other, mesh)[mesh]
-
-
-def write_once(world: World, kind: str, folder: Path, shard_size: str = "5GB") -> Path:
-    place = folder / "model"
-    if world.rank == 0:
-        write_model(kind, place, shard_size)
-    dist.barrier()
-    return place
-
-
-def stage_of(
-    place: Path,
-    parallel: ParallelContext,
-    *,
-    sequence_parallel: bool = False,
-    dtype: torch.dtype = torch.float32,
-) -> Stage:
-    """A stage with its weights; memory that nobody wrote to is NaN."""
-    config = AutoConfig.from_pretrained(place)
-    torch.use_deterministic_algorithms(True)  # fills new memory
-    try:
-        stage = Stage(config, parallel, sequence_parallel=sequence_parallel, dtype=dtype)
-    finally:
-        torch.use_deterministic_algorithms(False)
-    load_model(stage.views(), stage.architecture, place)
-    return stage
 
 
 def batches() -> list[Inputs]:
@@ -385,20 +354,26 @@ def stages_are_on_the_device_that_they_compute_on(world: World, folder: Path) ->
 
 def torch_stays_as_it_was(world: World, folder: Path) -> None:
     """Only Megatron sees a torch without a GPU; and a second time nothing more is changed."""
-    before = [torch.zeros, torch.empty, torch.cuda.current_device]
-    schedules = import_module("megatron.core.pipeline_parallel.schedules")
+    before = [torch.empty, torch.cuda.current_device]
+    mappings = import_module("megatron.core.tensor_parallel.mappings")
     run_on_cpu()
-    changed = schedules.torch
+    changed = mappings.torch
     run_on_cpu()
-    assert schedules.torch is changed and changed is not torch
-    assert before == [torch.zeros, torch.empty, torch.cuda.current_device]
-    assert changed.zeros(2, device="cuda").device.type == "cpu"
+    assert mappings.torch is changed and changed is not torch
+    assert before == [torch.empty, torch.cuda.current_device]
+    assert changed.empty(2, device=changed.cuda.current_device()).device.type == "cpu"
     assert changed.nn is torch.nn and changed.Tensor is torch.Tensor
 
 
 def scenarios(size: int) -> dict[str, Scenario]:
     """Those of a world of so many ranks."""
-    checks = globals() | {"copies_stay_alike": copies_stay_alike}
+    others = (
+        copies_stay_alike,
+        models_take_turns_on_their_stages,
+        outputs_are_freed_once_sent,
+        stages_compute_as_megatrons_schedule,
+    )
+    checks = globals() | {check.__name__: check for check in others}
     return {
         name: partial(checks[check], **options) for name, (check, options) in cases(size).items()
     }

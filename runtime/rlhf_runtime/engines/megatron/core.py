@@ -19,8 +19,6 @@ with warnings.catch_warnings():
     from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
     from megatron.core.models.gpt.gpt_model import GPTModel
-    from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
-    from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.tensor_parallel.layers import (
         ColumnParallelLinear,
@@ -53,7 +51,6 @@ __all__ = [
     "GPTModel",
     "MLPSubmodules",
     "ModuleSpec",
-    "P2PCommunicator",
     "ProcessGroupCollection",
     "RotaryEmbedding",
     "RowParallelLinear",
@@ -67,7 +64,6 @@ __all__ = [
     "finalize_model_grads",
     "gather_from_sequence_parallel_region",
     "get_bias_dropout_add",
-    "get_forward_backward_func",
     "initialize_rng_tracker",
     "parallel_state",
     "param_is_not_tensor_parallel_duplicate",

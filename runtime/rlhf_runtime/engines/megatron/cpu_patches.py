@@ -1,13 +1,12 @@
 """Shim that runs Megatron-core in a process without a GPU: the only file that patches Megatron.
 
-Megatron allocates on `torch.cuda.current_device()` and on "cuda". Here some of its modules get a
-replacement of `torch` that allocates on the CPU. torch itself does not change, nor do vLLM and
+Megatron allocates on `torch.cuda.current_device()`. Here some of its modules get a replacement of
+`torch` whose current device is the CPU. torch itself does not change, nor do vLLM and
 transformers in the same process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -20,14 +19,9 @@ MODULES = (
     "megatron.core.tensor_parallel.layers",  # gradients of inputs under sequence parallelism
     "megatron.core.tensor_parallel.mappings",  # gathered and scattered tensors
     "megatron.core.utils",  # the buffer for gathered inputs
-    "megatron.core.pipeline_parallel.schedules",  # a count of tokens
-    "megatron.core.pipeline_parallel.p2p_communication",  # tensors from other stages
     "megatron.core.distributed.param_and_grad_buffer",  # the buffer of gradients
 )
 """Modules that allocate on a GPU."""
-
-CONSTRUCTORS = ("empty", "tensor", "zeros")
-"""torch's functions that these modules call with a device."""
 
 
 class _CpuRuntime:
@@ -41,10 +35,6 @@ class _CpuRuntime:
         """The CPU."""
         return CPU
 
-    @staticmethod
-    def synchronize() -> None:
-        """No-op."""
-
 
 class _CpuTorch(ModuleType):
     """torch, but with tensors for a GPU allocated on the CPU."""
@@ -52,20 +42,9 @@ class _CpuTorch(ModuleType):
     def __init__(self) -> None:
         super().__init__("torch")
         self.cuda = _CpuRuntime()
-        for name in CONSTRUCTORS:
-            setattr(self, name, _on_cpu(getattr(torch, name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
-
-
-def _on_cpu(construct: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def construct_on_cpu(*args: Any, **options: Any) -> torch.Tensor:
-        if options.get("device") == "cuda":
-            options["device"] = CPU
-        return construct(*args, **options)
-
-    return construct_on_cpu
 
 
 def run_on_cpu() -> None:

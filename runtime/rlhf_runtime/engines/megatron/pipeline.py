@@ -1,11 +1,8 @@
-"""Pipeline: runs micro-batches through the stages of a mesh with Megatron's schedules."""
+"""Pipeline: runs micro-batches through the stages of a mesh, and sums their gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -13,32 +10,14 @@ import torch.distributed as dist
 from rlhf_runtime.engines.megatron.core import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
-    P2PCommunicator,
     finalize_model_grads,
-    get_forward_backward_func,
 )
+from rlhf_runtime.engines.megatron.executor import execute
 from rlhf_runtime.engines.megatron.family import WeightSplit
-from rlhf_runtime.engines.megatron.head import HeadRequest
+from rlhf_runtime.engines.megatron.passes import ConsumeOutputs, Inputs, StagePasses
+from rlhf_runtime.engines.megatron.programs import make_program
 from rlhf_runtime.engines.megatron.stage import Stage
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Inputs of one micro-batch, the same on all stages."""
-
-    token_ids: torch.Tensor
-    """int64[sequences, longest], padded on the right."""
-    position_ids: torch.Tensor | None = None
-    """int64[sequences, longest]; None: 0, 1, 2, ... in every sequence."""
-    attention_mask: torch.Tensor | None = None
-    """bool[sequences, 1, longest, longest], true where attention is allowed; None: causal."""
-    request: HeadRequest | None = None
-    """Outputs of the last stage; None: logits."""
-
-
-ConsumeOutputs = Callable[[int, torch.Tensor], torch.Tensor | None]
-"""Called on ranks of the last stage with a micro-batch's number and the result of its request;
-returns this rank's share of the loss. Every tensor rank computes the same share."""
+from rlhf_sizing.schedules import OperationOrders, forward_only, one_forward_one_backward
 
 
 def wrap_with_gradients(stage: Stage, *, sharded: bool = False) -> DistributedDataParallel:
@@ -51,7 +30,6 @@ def wrap_with_gradients(stage: Stage, *, sharded: bool = False) -> DistributedDa
         sharded: True if a replica gets only the sums of its shards: `MasterWeights.shards`.
     """
     assert all(parameter.requires_grad for parameter in stage.parameters())
-    stage.config.finalize_model_grads_func = _finish_gradients
     return DistributedDataParallel(
         stage.config,
         DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=sharded),
@@ -75,7 +53,10 @@ def forward_backward(
         consume: computes every micro-batch's share of the loss.
     """
     model.zero_grad_buffer()
-    _run(model, model.module, micro_batches, count, consume, forward_only=False)
+    stage = model.module
+    orders = one_forward_one_backward(stage.parallel.at.pipeline_size, count)
+    _run(StagePasses(model, stage, micro_batches, consume, trains=True), orders)
+    _finish_gradients(model)
 
 
 @torch.no_grad()
@@ -86,55 +67,21 @@ def infer(
 
     Arguments as in `forward_backward`.
     """
-    _run(stage, stage, micro_batches, count, consume, forward_only=True)
+    orders = forward_only(stage.parallel.at.pipeline_size, count)
+    _run(StagePasses(stage, stage, micro_batches, consume, trains=False), orders)
 
 
-def _run(
-    model: Any,
-    stage: Stage,
-    micro_batches: Iterable[Inputs],
-    count: int,
-    consume: ConsumeOutputs,
-    *,
-    forward_only: bool,
-) -> None:
-    run = get_forward_backward_func(stage.parallel.at.pipeline_size, None)
-    run(
-        forward_step_func=partial(_forward, consume=consume),
-        data_iterator=iter(enumerate(micro_batches)),
-        model=model,
-        num_microbatches=count,
-        seq_length=0,  # stages exchange shapes: sequences vary in length
-        micro_batch_size=0,
-        forward_only=forward_only,
-        p2p_communicator=P2PCommunicator(stage.pg_collection.pp, stage.config),
-        pg_collection=stage.pg_collection,
-    )
+def _run(passes: StagePasses, orders: OperationOrders) -> None:
+    parallel = passes.stage.parallel
+    program = make_program(parallel.at.pipeline, orders, [range(parallel.at.pipeline_size)])
+    execute(program, [passes], parallel.pipeline_group)
 
 
-def _forward(inputs: Any, model: Any, consume: ConsumeOutputs) -> tuple[torch.Tensor, Any]:
-    """The forward step of Megatron's schedule: returns outputs and the loss function of the last
-    stage."""
-    number, batch = next(inputs)
-    outputs = model(
-        batch.token_ids, batch.position_ids, batch.attention_mask, request=batch.request
-    )
-
-    def loss(result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        share = consume(number, result)
-        zero = torch.zeros((), dtype=torch.int)
-        # A copy: Megatron frees the storage of the tensor that it gets.
-        return (zero if share is None else share.clone()), zero, None
-
-    return outputs, loss
-
-
-def _finish_gradients(models: Any, num_tokens: Any, **options: Any) -> None:
+def _finish_gradients(model: DistributedDataParallel) -> None:
     """Sum gradients over ranks."""
     # No count of tokens: losses are shares already, which Megatron must not divide again.
-    finalize_model_grads(models, None, **options)
-    for model in models:
-        _sync_replicated_gradients(model.module)
+    finalize_model_grads([model], None, pg_collection=model.module.pg_collection)
+    _sync_replicated_gradients(model.module)
 
 
 def _sync_replicated_gradients(stage: Stage) -> None:

@@ -75,10 +75,6 @@ def make_settings(
         tensor_model_parallel_size=at.tensor_size,
         pipeline_model_parallel_size=at.pipeline_size,
         sequence_parallel=sequence_parallel and at.tensor_size > 1,
-        variable_seq_lengths=True,  # micro-batches are as long as their rows
-        moe_token_dispatcher_type="alltoall",  # no experts here, but variable lengths require it
-        deallocate_pipeline_outputs=True,  # the backward pass does not need sent outputs
-        batch_p2p_comm=True,  # otherwise Megatron uses the world's group, which other roles use
         calculate_per_token_loss=True,  # losses are shares already: Megatron must not divide
     )
 
