@@ -6,7 +6,7 @@ SHELL := /bin/bash
 	cluster-up cluster-status cluster-down cluster-images images check-locks e2e \
 	bench-step bench-dispatch bench-startup bench-recovery bench-peers bench-learning bench-placement \
 	bench-conversations bench-operator bench-fleet bench-real bench-reshard bench-rank bench-estimator \
-	bench-papers bench-readings
+	bench-papers bench-updates bench-readings
 
 export PYTHON
 BIN := .venv/bin
@@ -155,6 +155,9 @@ bench-estimator: setup ## predicted seconds of calls beside measured ones, with 
 
 bench-papers: setup ## what papers report of plans beside what the planner finds; nothing is run
 	@$(BENCH)/papers.py $(ARGS)
+
+bench-updates: setup ## actor and critic trained in turn, on halves and in fused pipelines; nothing is run
+	@$(BENCH)/updates.py $(ARGS)
 
 bench-readings: setup ## times that others have published beside the planner's; nothing is run
 	@$(BENCH)/readings.py $(ARGS)

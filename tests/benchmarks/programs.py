@@ -33,6 +33,7 @@ PROGRAMS = {
     "rank": "rank",
     "estimator": "estimator",
     "papers": "papers",
+    "updates": "updates",
     "readings": "readings",
 }
 """Programs by target."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import isfinite
+from math import isfinite, prod
 
 import pytest
 
@@ -259,6 +259,26 @@ def test_papers_prints_five_tables_and_what_agrees() -> None:
     gains = printed.rows("model", "GPUs", "sequence")
     assert [length for _, _, length, *_ in gains] == ["2048", "8192"]
     assert_positive(float(cell) for gain in gains for cell in gain[3:7])
+
+
+def test_updates_prints_the_seconds_of_four_methods() -> None:
+    printed = run_smallest("updates")
+    rows = printed.rows("model", "GPUs", "sequence", "in turn")
+    assert [row[:3] for row in rows] == [["7B", "16", "2048"], ["7B", "16", "8192"]]
+    saved = printed.rows("model", "GPUs", "sequence", "by fusion")
+    for row, shares in zip(rows, saved, strict=True):
+        in_turn, on_halves, fused, interleaved, bound = map(float, row[3:])
+        assert 0 < bound <= min(in_turn, on_halves, fused, interleaved)
+        assert interleaved <= min(in_turn, on_halves), "no chunks are a choice, too"
+        assert float(shares[3].rstrip("%")) == pytest.approx(
+            100 * (1 - fused / min(in_turn, on_halves)), abs=0.5
+        )
+    most_saved = printed.json("updates")["most_saved"]
+    largest = [max(float(shares[column].rstrip("%")) for shares in saved) for column in (3, 4)]
+    assert largest == pytest.approx([100 * share for share in most_saved.values()], abs=0.051)
+    cuts = printed.rows("model", "GPUs", "sequence", "in turn: p-t-d")
+    sizes = [[prod(map(int, cut.split("-"))) for cut in row[3:6]] for row in cuts]
+    assert sizes == [[16, 8, 16]] * 2, "GPUs of a role"
 
 
 def test_readings_prints_both_figures_and_counts_of_ratios() -> None:

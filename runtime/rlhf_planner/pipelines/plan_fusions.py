@@ -99,12 +99,32 @@ def _train_call(
     planned = plan.call(GraphName.STEP, call.id)
     assert planned is not None
     num_mini_batches = planned.mini_batches
+    pipeline = train_pipeline(problem, call, model, links, num_mini_batches)
+    return _TrainCall(call.id, model, pipeline, num_mini_batches * call.options.loss.updates(1))
+
+
+def train_pipeline(
+    problem: PlanningProblem,
+    call: ModelCall,
+    model: RoleModel,
+    links: Links,
+    num_mini_batches: int,
+) -> Pipeline:
+    """The pipeline of a replica, with all micro-batches of an update.
+
+    Args:
+        problem: the planning problem.
+        call: of its step; trains `model`.
+        model: the role, trained by Megatron.
+        links: of its pool.
+        num_mini_batches: parts of the call's batch.
+    """
     micro_batches = replica_micro_batches(call_batch(problem, call), model, num_mini_batches)
     layers = layers_of(links.hardware, model.shape, model.precision)
     passes = stage_passes(model, micro_batches, layers, links)
     stages = range(model.mesh.pipeline)
     # Stages stand for the devices: all tensor ranks and replicas of a stage do the same.
-    pipeline = Pipeline(
+    return Pipeline(
         name=model.role,
         devices=tuple(stages),
         forward_seconds=tuple(pass_.forward for pass_ in passes),
@@ -112,7 +132,6 @@ def _train_call(
         activation_bytes=(micro_batch_bytes(model),) * len(stages),
         micro_batches=micro_batches.number,
     )
-    return _TrainCall(call.id, model, pipeline, num_mini_batches * call.options.loss.updates(1))
 
 
 def _share_stages(one: RoleModel, other: RoleModel) -> bool:
