@@ -178,7 +178,7 @@ class Rank:
         # Colocated roles do the same: activations get the engine's memory.
         self.engine.release()
         settings = OptimizerSettings(
-            1e-5, 0.9, 0.95, 1e-8, 0.0, 1.0, LearningRateDecay.NONE, 0, 100
+            1e-5, LearningRateDecay.NONE, 0, 100, 0.9, 0.95, 1e-8, 0.0, 1.0
         )
         self.trainer.use_optimizer(settings)
         number = sum(len(part.targets) for part in parts)

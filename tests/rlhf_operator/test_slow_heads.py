@@ -14,7 +14,7 @@ from rlhf_operator.clients.head.http_head import HttpHeads
 from rlhf_operator.clients.head.protocol import Head, Submission
 from rlhf_operator.observe.ray_heads import RayHeads
 from rlhf_operator.process.queue import JobQueue
-from rlhf_operator.process.queue_workers import MAX_CONCURRENT_RECONCILES, Workers
+from rlhf_operator.process.reconcile_workers import MAX_CONCURRENT_RECONCILES, Workers
 
 from .direct_client import DirectClient
 from .fake_head import FakeHeads

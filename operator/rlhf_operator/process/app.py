@@ -20,7 +20,7 @@ from rlhf_operator.config import OperatorConfig
 from rlhf_operator.decide.pod_messages import named_problem
 from rlhf_operator.observe.parse import parse_pod
 from rlhf_operator.process.queue import JobQueue
-from rlhf_operator.process.queue_workers import MAX_CONCURRENT_RECONCILES, Workers
+from rlhf_operator.process.reconcile_workers import MAX_CONCURRENT_RECONCILES, Workers
 from rlhf_operator.process.reconciler import Reconciler
 from rlhf_operator.process.stop import Stop
 from rlhf_operator.process.watching import Event, Handler, Watch

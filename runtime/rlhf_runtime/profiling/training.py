@@ -25,7 +25,7 @@ from rlhf_sizing.costs import SequenceCost
 T = TypeVar("T")
 
 # Arbitrary: they do not change the time of a step.
-SETTINGS = OptimizerSettings(1e-6, 0.9, 0.95, 1e-8, 0.0, 1.0, LearningRateDecay.NONE, 0, 1_000_000)
+SETTINGS = OptimizerSettings(1e-6, LearningRateDecay.NONE, 0, 1_000_000, 0.9, 0.95, 1e-8, 0.0, 1.0)
 # Tokens of a short sequence, and of the smallest pass.
 SHORT, FEWEST = 32, 16
 # Tokens of passes that compare lengths.

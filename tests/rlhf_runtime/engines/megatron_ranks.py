@@ -24,9 +24,9 @@ from rlhf_runtime.engines.megatron.cpu_patches import run_on_cpu
 from rlhf_runtime.engines.megatron.files import save_model
 from rlhf_runtime.engines.megatron.head import HeadRequest, to_token_outputs
 from rlhf_runtime.engines.megatron.layout import check_mesh_pieces
-from rlhf_runtime.engines.megatron.passes import Inputs
 from rlhf_runtime.engines.megatron.pipeline import forward_backward, infer, wrap_with_gradients
 from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.megatron.stage_passes import Inputs
 from rlhf_runtime.engines.training import ReadLogProbs
 from rlhf_runtime.engines.world import World
 from rlhf_runtime.numerics import entropy

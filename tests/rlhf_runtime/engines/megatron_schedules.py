@@ -16,12 +16,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from rlhf_api.mesh import Mesh
 from rlhf_runtime.engines.megatron import pipeline
-from rlhf_runtime.engines.megatron.executor import execute
 from rlhf_runtime.engines.megatron.head import HeadRequest
-from rlhf_runtime.engines.megatron.passes import ConsumeOutputs, Inputs, StagePasses
 from rlhf_runtime.engines.megatron.pipeline import forward_backward, infer, wrap_with_gradients
-from rlhf_runtime.engines.megatron.programs import make_program
+from rlhf_runtime.engines.megatron.pipeline_executor import execute
 from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.megatron.stage_passes import ConsumeOutputs, Inputs, StagePasses
+from rlhf_runtime.engines.megatron.stage_programs import make_program
 from rlhf_runtime.engines.training import ReadLogProbs
 from rlhf_runtime.engines.world import World
 from rlhf_sizing.schedules import Operation, one_forward_one_backward

@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.engines.megatron.programs import Exchange, Program, make_program
+from rlhf_runtime.engines.megatron.stage_programs import Exchange, Program, make_program
 from rlhf_sizing.schedules import (
     Operation,
     OperationOrders,

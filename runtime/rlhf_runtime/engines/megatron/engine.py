@@ -17,9 +17,9 @@ from rlhf_runtime.engines.megatron.files import load_model, overwrite_from_folde
 from rlhf_runtime.engines.megatron.head import HeadRequest, to_token_outputs
 from rlhf_runtime.engines.megatron.layout import check_mesh_pieces
 from rlhf_runtime.engines.megatron.masters import MasterWeights
-from rlhf_runtime.engines.megatron.passes import ConsumeOutputs, Inputs
 from rlhf_runtime.engines.megatron.pipeline import forward_backward, infer, wrap_with_gradients
 from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.megatron.stage_passes import ConsumeOutputs, Inputs
 from rlhf_runtime.engines.model_files import read_config
 from rlhf_runtime.engines.offloading import Shrunk, device_bytes, distinct_storages, grow, shrink
 from rlhf_runtime.engines.optimizer import STEP, Optimizer

@@ -12,11 +12,11 @@ from rlhf_runtime.engines.megatron.core import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
-from rlhf_runtime.engines.megatron.executor import execute
 from rlhf_runtime.engines.megatron.family import WeightSplit
-from rlhf_runtime.engines.megatron.passes import ConsumeOutputs, Inputs, StagePasses
-from rlhf_runtime.engines.megatron.programs import make_program
+from rlhf_runtime.engines.megatron.pipeline_executor import execute
 from rlhf_runtime.engines.megatron.stage import Stage
+from rlhf_runtime.engines.megatron.stage_passes import ConsumeOutputs, Inputs, StagePasses
+from rlhf_runtime.engines.megatron.stage_programs import make_program
 from rlhf_sizing.schedules import OperationOrders, forward_only, one_forward_one_backward
 
 

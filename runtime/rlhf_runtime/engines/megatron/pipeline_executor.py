@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rlhf_runtime.engines.megatron.passes import StagePasses
-from rlhf_runtime.engines.megatron.programs import Exchange, Program
+from rlhf_runtime.engines.megatron.stage_passes import StagePasses
+from rlhf_runtime.engines.megatron.stage_programs import Exchange, Program
 from rlhf_sizing.schedules import Operation
 
 

@@ -16,7 +16,7 @@ from rlhf_operator.clients.fair_semaphore import FairThreadPool
 from rlhf_operator.process.leadership import NotLeading
 from rlhf_operator.process.metrics import Metrics
 from rlhf_operator.process.queue import JobQueue
-from rlhf_operator.process.queue_workers import STANDBY_SECONDS, Workers
+from rlhf_operator.process.reconcile_workers import STANDBY_SECONDS, Workers
 from rlhf_operator.process.reconciler import Reconciler
 
 A: Key = ("team", "a")
@@ -204,7 +204,7 @@ def test_failures_are_told_by_what_they_are(
         scene.queue.add(A)
         await until(lambda: scene.reconciles("done") == 1)
 
-    with caplog.at_level(logging.INFO, "rlhf_operator.process.queue_workers"):
+    with caplog.at_level(logging.INFO, "rlhf_operator.process.reconcile_workers"):
         scene = play(reconcile, act)
     (record,) = caplog.records
     assert record.levelno == level and said in record.getMessage()
