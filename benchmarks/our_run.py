@@ -20,6 +20,7 @@ from rlhf_runtime.controller.training_passes import keep_ahead
 from rlhf_runtime.controller.worker_sites import OneMachine, Site
 from rlhf_runtime.controller.workers import Workers, WorkerSettings
 from rlhf_runtime.forkserver.standby import choose_fork_server
+from rlhf_runtime.python_path import NO_CODE, PythonPath
 from rlhf_runtime.telemetry.plain_progress import PlainProgress
 from rlhf_runtime.telemetry.records import StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -72,7 +73,7 @@ class OurRun:
 
 @contextmanager
 def our_run(
-    job: RLHFJob, plan: Plan, folder: Path, python_path: tuple[str, ...] = ()
+    job: RLHFJob, plan: Plan, folder: Path, python_path: PythonPath = NO_CODE
 ) -> Iterator[OurRun]:
     """Start our side, and end it.
 
@@ -80,7 +81,7 @@ def our_run(
         job: to run.
         plan: of the job.
         folder: for the run's files.
-        python_path: folders of the job's own code.
+        python_path: the job's own code.
     """
     run_folder = RunFolder(folder / "run")
     trackers = make_trackers(job.spec.telemetry, TrackedRun.of(job, run_folder.path))

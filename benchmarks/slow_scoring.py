@@ -14,6 +14,7 @@ from outcome import milliseconds, note, paired_ratio, print_table, verdict
 from rlhf_api.reading.manifest import load_file
 from rlhf_api.spec.job import RLHFJob
 from rlhf_planner.plan import make_plan, pools_of
+from rlhf_runtime.python_path import PythonPath
 from rlhf_runtime.telemetry.records import Span
 
 HERE = Path(__file__).resolve().parent
@@ -55,7 +56,7 @@ def measure_slow_scoring(example: Path, options: argparse.Namespace, folder: Pat
     measured = SlowScoring(rows=options.prompts * job.spec.rollout.samples_per_prompt)
     note(f"slow verifier: {options.processes} processes, {SECONDS} s a sample")
     seconds.write_text("0")
-    with our_run(job, plan, folder, (str(HERE),)) as ours:
+    with our_run(job, plan, folder, PythonPath((str(HERE),))) as ours:
         ours.block(1)  # allocates memory
         # In turns, so that a slow minute of the machine slows both.
         for _ in range(options.slow_steps):

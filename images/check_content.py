@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import distributions
@@ -15,7 +16,9 @@ from pathlib import Path
 
 USER_ID = 1000
 COMPILERS = ("cc", "gcc", "g++", "c++", "clang", "make", "ld")
-LISTS = ("packages.txt", "packages/*.txt")
+RUNTIME_LISTS = "packages"
+"""Folder of the lists of the runtime's image."""
+LISTS = ("packages.txt", f"{RUNTIME_LISTS}/*.txt")
 """Lists of pinned packages of an image, below its environment."""
 OWN_PACKAGE = "rlhf-operator"
 UNREAD = ("/proc", "/sys", "/dev", "/run/secrets")
@@ -67,6 +70,20 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
+def missing_pip(environment: Path, base: str) -> Iterator[str]:
+    """Yield an error if the runtime's image cannot install what jobs require.
+
+    Args:
+        environment: of the image.
+        base: the Python that it was made of; environments of uv have no pip of their own.
+    """
+    if not (environment / RUNTIME_LISTS).is_dir():
+        return
+    done = subprocess.run([base, "-P", "-c", "import pip"], capture_output=True)
+    if done.returncode:
+        yield f"{base} has no pip, which installs code.requirements: choose a BASE that has it"
+
+
 def wrong_user(user_id: int) -> Iterator[str]:
     """Yield an error if the container's user is not the image's."""
     if user_id != USER_ID:
@@ -91,6 +108,7 @@ def main(has_compiler: bool) -> int:
         *privileged_files(Path("/")),
         *(() if has_compiler else compilers(os.environ.get("PATH", ""))),
         *wrong_packages(environment),
+        *missing_pip(environment, getattr(sys, "_base_executable", sys.executable)),
         *wrong_user(os.getuid()),
         *writable_folders((environment, Path("/usr"), Path("/etc"))),
     ]

@@ -80,6 +80,9 @@ ABSOLUTE_PATTERN = rf"^(/+{_PART})+/*$|^/+$"
 MEDIUM_PATTERN = r"^(Memory|HugePages(-[0-9]+[KMG]i)?)?$"
 PREFIX_PATTERN = r"^([A-Za-z_][A-Za-z0-9_]*)?$"
 QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]{1,2})?$"
+# A requirement of a package after PEP 508, without address and pip's options.
+_REQUIREMENT = "[-A-Za-z0-9._,<>=!~*+;()'\"\\[\\]]"
+REQUIREMENT_PATTERN = rf"^[A-Za-z0-9]({_REQUIREMENT}| +{_REQUIREMENT.replace('[-', '[', 1)})*$"
 
 # Meaning of each pattern, for people. Every pattern of a manifest is listed.
 PATTERN_WORDS = {
@@ -105,6 +108,8 @@ PATTERN_WORDS = {
     MEDIUM_PATTERN: "nothing, Memory, HugePages or HugePages-SIZE",
     PREFIX_PATTERN: "letters, digits and underscores, not a digit first, or nothing",
     QUANTITY_PATTERN: "a quantity such as 64Gi, 500m or 8",
+    REQUIREMENT_PATTERN: "the name of a package and its versions, such as rapidfuzz>=3,<4, without "
+    "an address and pip's options",
 }
 
 # A DNS-1123 label: lower-case letters, digits and dashes, 63 characters at most.
@@ -126,6 +131,11 @@ Text = Annotated[str, Field(min_length=1, max_length=1024)]
 
 # A Python object as `package.module:name`.
 Entrypoint = Annotated[str, Field(min_length=3, max_length=512, pattern=ENTRYPOINT_PATTERN)]
+
+# A package and its versions, as pip names them.
+PackageRequirement = Annotated[
+    str, Field(min_length=1, max_length=512, pattern=REQUIREMENT_PATTERN)
+]
 
 # Annotations of pods, or a node selector.
 LabelMap = Annotated[dict[Text, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]

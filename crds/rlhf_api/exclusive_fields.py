@@ -1,4 +1,4 @@
-"""The rule 'exactly one of these fields', with one message for all its uses."""
+"""The rules 'exactly one of these fields' and 'at most one', with one message for all uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from rlhf_api.base import Contract
 from rlhf_api.cel_literals import member, text
-from rlhf_api.rules import Rule, Violation, violation_if
+from rlhf_api.rules import Rule, violation_if
 
 
 class Alternatives(Contract):
@@ -36,24 +36,51 @@ def exactly_one(fields: Sequence[str]) -> Rule:
         fields: their Python names.
     """
     names = [to_camel(field) for field in fields]
-    present = [f"has({member('self', name)})" for name in names]
-    # CEL has no join: each name adds its own ` and `, depending on the fields before it.
+    return Rule(
+        holds=f"[{', '.join(_presence(names))}].filter(given, given).size() == 1",
+        what=f"exactly one of {', '.join(names)} is needed",
+        got=f"({' || '.join(_presence(names))} ? {_listed(names)} : 'none')",
+        do="set one of them and remove the rest",
+        check=lambda model: violation_if(
+            len(_set_fields(model, fields)) != 1, _shown_fields(model, fields)
+        ),
+    )
+
+
+def mutually_exclusive(fields: Sequence[str]) -> Rule:
+    """The rule that not several of these fields are set.
+
+    Args:
+        fields: their Python names.
+    """
+    names = [to_camel(field) for field in fields]
+    return Rule(
+        holds=f"[{', '.join(_presence(names))}].filter(given, given).size() <= 1",
+        what=f"at most one of {', '.join(names)} is possible",
+        got=_listed(names),
+        do="keep one of them and remove the rest",
+        check=lambda model: violation_if(
+            len(_set_fields(model, fields)) > 1, _shown_fields(model, fields)
+        ),
+    )
+
+
+def _shown_fields(model: Contract, fields: Sequence[str]) -> str:
+    return " and ".join(map(to_camel, _set_fields(model, fields))) or "none"
+
+
+def _presence(names: Sequence[str]) -> list[str]:
+    return [f"has({member('self', name)})" for name in names]
+
+
+# CEL has no join: each name adds its own ` and `, depending on the fields before it.
+def _listed(names: Sequence[str]) -> str:
+    present = _presence(names)
     listed = [
         f"({has} ? {_joint(present[:index], name)} : '')"
         for index, (name, has) in enumerate(zip(names, present, strict=True))
     ]
-
-    def check(model: Contract) -> list[Violation]:
-        names = _set_fields(model, fields)
-        return violation_if(len(names) != 1, " and ".join(map(to_camel, names)) or "none")
-
-    return Rule(
-        holds=f"[{', '.join(present)}].filter(given, given).size() == 1",
-        what=f"exactly one of {', '.join(names)} is needed",
-        got=f"({' || '.join(present)} ? {' + '.join(listed)} : 'none')",
-        do="set one of them and remove the rest",
-        check=check,
-    )
+    return " + ".join(listed)
 
 
 def _set_fields(model: Contract, fields: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,8 +28,16 @@ from rlhf_api.report import RunPhase
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.command_errors import print_error
 from rlhf_cli.driver_log import DriverLog
-from rlhf_cli.folder_owner import FolderOwner, claim_folder, require_folder_of
+from rlhf_cli.folder_owner import (
+    PACKAGES,
+    FolderOwner,
+    claim_folder,
+    require_folder_of,
+    will_continue,
+)
 from rlhf_cli.manifests import annotate_lines, require_one_job
+from rlhf_cli.packages.installation import PackageStore
+from rlhf_cli.packages.lock import keep_lock
 from rlhf_cli.preflight import RunTarget, preflight, unchecked_notices
 from rlhf_cli.rate_changes import changed_rates
 from rlhf_cli.recorded_run import classify_ending
@@ -52,6 +60,7 @@ from rlhf_runtime.controller.run_lock import lock_folder
 from rlhf_runtime.controller.stop import StopRequest
 from rlhf_runtime.errors import DirtyCluster, FolderInUse
 from rlhf_runtime.faults import parse_fault, require_own_phase, require_targets
+from rlhf_runtime.hooks import Hook
 from rlhf_runtime.preflight.findings import QUICK
 from rlhf_runtime.telemetry.json_log import json_stderr, log_fields
 from rlhf_runtime.telemetry.progress import ProgressGroup, make_progress
@@ -145,9 +154,16 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
     folder = RunFolder(start.output)
     progress = ProgressGroup(make_progress(sys.stderr), StatusProgress(board))
     require_shared_storage(job)
+    owner = FolderOwner(namespace=job.metadata.namespace or "", name=job.name, uid=start.job_uid)
+
+    def keep_alive() -> None:
+        stop.raise_if_requested()
+        board.beat()
+
+    packages = partial(_package_store, job, folder.path, owner, progress.notice, keep_alive)
     cluster = RunTarget(
         pools=lambda: inventory_from_pools(job.spec.resources.node_pools),
-        code=mounted_code(job, start.code),
+        code=mounted_code(job, start.code, packages),
         lines=partial(annotate_lines, start.file, job),
         one_machine=False,
     )
@@ -155,9 +171,6 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
         graphs, plan = ready.planned
         require_targets(faults, plan.num_devices)
         require_own_phase(faults)
-        owner = FolderOwner(
-            namespace=job.metadata.namespace or "", name=job.name, uid=start.job_uid
-        )
         with _locked(
             folder.path, owner, BoundedWait(CLEAN_SECONDS, progress.notice, stop.raise_if_requested)
         ):
@@ -171,6 +184,7 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
                 return _report_earlier_result(folder, board, takeover)
             facts = start_facts(plan, ready.python_path)
             changed = check_changes(job, folder, store, facts, ready.lines, ON_CLUSTER)
+            keep_lock(folder.path, job.spec.code, ready.python_path.packages)
             # Nodes may have to be created by an autoscaler, which the manifest's deadline allows
             # for.
             nodes_deadline_seconds = float(job.spec.start_deadline_seconds or NODES_SECONDS)
@@ -191,6 +205,23 @@ def _drive(start: DriverStart, board: StatusBoard, stop: StopRequest, log: Drive
             return train(
                 TrainingTask(job, plan, folder, store, site, stop, progress, path, faults, notices)
             )
+
+
+def _package_store(
+    job: RLHFJob,
+    folder: Path,
+    owner: FolderOwner,
+    notify: Callable[[str], None],
+    keep_alive: Hook,
+) -> PackageStore:
+    """Return the store of the job's packages, in the run's folder, which all pods mount.
+
+    Raises:
+        FolderOfAnotherJob: the folder belongs to another job, and nothing may be written there.
+        FolderUnusable: the owner's record cannot be read.
+    """
+    is_resumed = will_continue(folder, owner, job.spec.checkpoint.start)
+    return PackageStore(folder / PACKAGES, folder if is_resumed else None, notify, keep_alive)
 
 
 def require_shared_storage(job: RLHFJob) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -66,21 +66,26 @@ def evaluate_model(request: EvaluationRequest) -> None:
     manifest = require_one_job(local_jobs(request.file, request.overrides), request.file)
     model = find_model(request.model)
     lines = partial(annotate_lines, request.file, manifest, request.overrides)
-    with user_code(manifest), lines():
-        policy = policy_role(trace_evaluation(manifest)[GraphName.EVALUATION].graph)
-        job = evaluation_job(manifest, policy, model.source)
-    here = RunTarget(
-        pools=partial(local_pools, job, request.devices),
-        code=user_code(job),
-        lines=lines,
-        one_machine=True,
-    )
-    stop = StopRequest()
-    install_signal_handlers(stop)
-    folder = RunFolder(request.output or Path("rlhf-runs") / f"{job.name}-evaluation")
-    _require_no_model(folder)
-    step = model.step if request.step is None else request.step
-    with preflight(job, here, QUICK, _evaluation_graphs) as checked, lock_folder(folder.path):
+    # A run's model is evaluated with the packages of that run.
+    run = None if model.source.path is None else Path(model.source.path).parent
+    with ExitStack() as stack:
+        with lines():
+            path = stack.enter_context(user_code(manifest, run))
+            policy = policy_role(trace_evaluation(manifest)[GraphName.EVALUATION].graph)
+            job = evaluation_job(manifest, policy, model.source)
+        here = RunTarget(
+            pools=partial(local_pools, job, request.devices),
+            code=nullcontext(path),
+            lines=lines,
+            one_machine=True,
+        )
+        stop = StopRequest()
+        install_signal_handlers(stop)
+        folder = RunFolder(request.output or Path("rlhf-runs") / f"{job.name}-evaluation")
+        _require_no_model(folder)
+        step = model.step if request.step is None else request.step
+        checked = stack.enter_context(preflight(job, here, QUICK, _evaluation_graphs))
+        stack.enter_context(lock_folder(folder.path))
         if folder.metrics.exists():
             _require_no_run(folder)
             put_aside(folder, "evaluation")

@@ -24,9 +24,11 @@ OWNER = "owner.json"
 EARLIER = "earlier"
 """Folder with the runs that were put aside. It is inside of the run's folder, as that is all that a
 pod sees of the volume."""
+PACKAGES = "packages"
+"""Folder with installed packages of `code.requirements`, for all runs in the folder."""
 UNFINISHED = f"{OWNER}.new"
 """The record while it is written."""
-NOT_OF_A_RUN = {LOCK, OWNER, UNFINISHED, EARLIER}
+NOT_OF_A_RUN = {LOCK, OWNER, UNFINISHED, EARLIER, PACKAGES}
 """Entries of a folder that stay when its run is put aside."""
 
 
@@ -71,6 +73,23 @@ def require_folder_of(folder: Path, owner: FolderOwner) -> None:
             f"persistentVolumeClaim, or give the job that name. To give the folder away, delete "
             f"{OWNER} in it"
         )
+
+
+def will_continue(folder: Path, owner: FolderOwner, start: StartMode) -> bool:
+    """Return True if a claim of the folder would continue the run in it. Writes nothing.
+
+    Args:
+        start: use of another incarnation's run.
+
+    Raises:
+        FolderOfAnotherJob: another job owns the folder.
+        FolderUnusable: the owner's record cannot be read.
+    """
+    require_folder_of(folder, owner)
+    record = _read(folder)
+    if record is not None and record.moving_to is not None:
+        return False
+    return start is StartMode.CONTINUE or (record is not None and record.owner == owner)
 
 
 def claim_folder(folder: Path, owner: FolderOwner, start: StartMode) -> str:

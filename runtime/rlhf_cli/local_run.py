@@ -14,6 +14,7 @@ from rlhf_api.spec.checkpoint import StartMode
 from rlhf_api.spec.job import RLHFJob
 from rlhf_cli.local_jobs import local_jobs
 from rlhf_cli.manifests import STDIN, annotate_lines, require_one_job
+from rlhf_cli.packages.lock import keep_lock
 from rlhf_cli.preflight import CheckedJob, RunTarget, preflight, unchecked_notices
 from rlhf_cli.rate_changes import changed_rates
 from rlhf_cli.resume_checks import check_changes, open_store, prepare_run_folder, start_facts
@@ -69,9 +70,10 @@ def run_job(
     changes += [] if seed is None else [f"spec.schedule.seed={seed}"]
     faults = tuple(map(parse_fault, inject))
     job = require_one_job(local_jobs(file, changes), file)
+    folder = RunFolder(output or Path("rlhf-runs") / job.name)
     here = RunTarget(
         pools=partial(local_pools, job, devices),
-        code=user_code(job),
+        code=user_code(job, run=None if fresh else folder.path),
         lines=partial(annotate_lines, file, job, changes),
         one_machine=True,
     )
@@ -79,7 +81,6 @@ def run_job(
     with preflight(job, here, QUICK) as checked:
         _, plan = checked.planned
         require_targets(faults, plan.num_devices)
-        folder = RunFolder(output or Path("rlhf-runs") / job.name)
         stop = StopRequest()
         install_signal_handlers(stop)
         # Two runs in one folder would overwrite each other's checkpoints and metrics.
@@ -121,6 +122,7 @@ def _train(
     graphs, plan = checked.planned
     facts = start_facts(plan, checked.python_path)
     changed = check_changes(job, folder, store, facts, checked.lines)
+    keep_lock(folder.path, job.spec.code, checked.python_path.packages)
     fork_server, standby_notice = choose_fork_server(plan.device, plan.standby)
     with closing(fork_server), with_resume_hint(command, folder, store):
         # Imported here, so that Ray and the libraries of workers are imported at the same time.

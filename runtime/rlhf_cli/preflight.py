@@ -22,8 +22,9 @@ from rlhf_planner.problem.devices import device_of
 from rlhf_runtime.models.errors import ModelIncomplete, ModelNotFound, WrongHead
 from rlhf_runtime.preflight.check_job import check_job
 from rlhf_runtime.preflight.findings import Findings, Limits
+from rlhf_runtime.python_path import NO_CODE, PythonPath
 
-UserCode = AbstractContextManager[tuple[str, ...]]
+UserCode = AbstractContextManager[PythonPath]
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class CheckedJob:
     graphs_and_plan: tuple[Mapping[GraphName, Graph], Plan] | None
     """Graphs and plan. None: the algorithm's code is not on this machine and the manifest lacks its
     graph."""
-    python_path: tuple[str, ...]
-    """Folders of the user's own code."""
+    python_path: PythonPath
+    """Folders of the user's own code and its packages."""
     facts: Sequence[str]
     """Results of the checks, one sentence each."""
     warnings: Sequence[str]
@@ -89,7 +90,7 @@ def preflight(
     findings = Findings()
     gathered = findings.gathered
     with ExitStack() as stack:
-        path: tuple[str, ...] | None = None
+        path: PythonPath | None = None
         # Each `gathered.check()` collects the errors of its block, and the next checks still run: a
         # user sees all problems at once.
         if target.code is not None:
@@ -105,13 +106,13 @@ def preflight(
             findings,
             one_machine=target.one_machine,
             has_code=path is not None,
-            python_path=path or (),
+            python_path=path or NO_CODE,
         )
         _with_lines(_without_consequences(gathered.errors), target.lines).raise_all()
         graphs_and_plan = None if graphs is None or plan is None else (graphs, plan)
         yield CheckedJob(
             graphs_and_plan,
-            path or (),
+            path or NO_CODE,
             findings.facts,
             findings.warnings,
             findings.unchecked,

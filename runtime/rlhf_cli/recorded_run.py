@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NoReturn
@@ -26,6 +26,7 @@ from rlhf_runtime.controller.workers import WorkerSettings
 from rlhf_runtime.errors import RayFailed
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.journal.settings_digest import code_digest
+from rlhf_runtime.python_path import PythonPath
 from rlhf_runtime.telemetry.errors import CannotRecord
 from rlhf_runtime.telemetry.records import Outcome, RunRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
@@ -88,9 +89,7 @@ def recorded_run(
         watch.close()
 
 
-def run_record(
-    job: RLHFJob, plan: Plan, folder: RunFolder, python_path: Sequence[str]
-) -> RunRecord:
+def run_record(job: RLHFJob, plan: Plan, folder: RunFolder, python_path: PythonPath) -> RunRecord:
     """The begin of a run by this command."""
     warm_start = job.spec.schedule.warm_start
     return RunRecord(
@@ -104,6 +103,7 @@ def run_record(
         warm_start_steps=0 if warm_start is None else warm_start.max_steps,
         command=shlex.join(["rlhf", *sys.argv[1:]]),
         code=code_digest(python_path),
+        packages=() if python_path.packages is None else python_path.packages.names,
     )
 
 
@@ -115,7 +115,7 @@ def manifest_text(job: RLHFJob) -> str:
 
 
 def worker_settings(
-    folder: RunFolder, python_path: tuple[str, ...], faults: tuple[Fault, ...] = ()
+    folder: RunFolder, python_path: PythonPath, faults: tuple[Fault, ...] = ()
 ) -> WorkerSettings:
     """The settings of workers whose models and logs are in a folder."""
     return WorkerSettings(

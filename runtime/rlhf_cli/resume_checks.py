@@ -24,6 +24,7 @@ from rlhf_runtime.checkpoint.store import CheckpointStore
 from rlhf_runtime.controller.early_stop import early_stop
 from rlhf_runtime.errors import CannotResume, FolderUnusable, StorageFailed
 from rlhf_runtime.journal.settings_digest import code_digest
+from rlhf_runtime.python_path import PythonPath
 from rlhf_runtime.telemetry.records import EARLY_STOP, Outcome, RunRecords
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.run_recorder import RunRecorder
@@ -67,12 +68,12 @@ class StartFacts:
 NO_FACTS = StartFacts()
 
 
-def start_facts(plan: Plan, python_path: Sequence[str]) -> StartFacts:
+def start_facts(plan: Plan, python_path: PythonPath) -> StartFacts:
     """Return the facts about this start.
 
     Args:
         plan: of the job.
-        python_path: folders of the user's code.
+        python_path: the user's code and its packages.
     """
     return StartFacts(devices_text(plan), code_digest(python_path))
 

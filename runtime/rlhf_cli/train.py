@@ -30,6 +30,7 @@ from rlhf_runtime.errors import StorageFailed
 from rlhf_runtime.faults import DRIVER, Fault, announce, pending_faults
 from rlhf_runtime.journal.folder import JournalFolder, Position
 from rlhf_runtime.journal.settings_digest import settings_of
+from rlhf_runtime.python_path import PythonPath
 from rlhf_runtime.rewards.errors import NothingScored
 from rlhf_runtime.telemetry.errors import CannotRecord, RunFolderLost
 from rlhf_runtime.telemetry.progress import Progress
@@ -51,8 +52,8 @@ class TrainingTask:
     site: Site
     stop: StopRequest
     progress: Progress
-    python_path: tuple[str, ...]
-    """Folders of the user's own code."""
+    python_path: PythonPath
+    """Folders of the user's own code and its packages."""
     faults: tuple[Fault, ...] = ()
     notices: Sequence[str] = ()
     """Sentences that are shown before training starts."""

@@ -4,35 +4,53 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlhf_api.errors import ManifestError
 from rlhf_api.problems import Problem
 from rlhf_api.spec.job import RLHFJob
+from rlhf_runtime.python_path import Packages, PythonPath
+
+if TYPE_CHECKING:
+    from rlhf_cli.packages.installation import PackageStore
 
 
 @contextmanager
-def user_code(job: RLHFJob) -> Iterator[tuple[str, ...]]:
-    """Put `spec.code.local` and the current folder on the Python path; yield both.
+def user_code(job: RLHFJob, run: Path | None = None) -> Iterator[PythonPath]:
+    """Put `spec.code.local`, the current folder and packages on the Python path; yield them.
 
     Args:
         job: the manifest, with absolute paths.
+        run: folder of the run that may resume with its packages. None: none does.
 
     Raises:
-        ManifestError: `spec.code.local` is not a folder.
+        ManifestError: `spec.code.local` is not a folder, or packages do not fit this environment.
+        RequirementsFailed, PackageIndexUnreachable: `spec.code.requirements` cannot be installed.
     """
     code = job.spec.code
     local = [] if code is None or code.local is None else [_require_folder(code.local)]
-    with _on_python_path((*local, os.getcwd())) as folders:
-        yield folders
+    with _on_python_path(PythonPath((*local, os.getcwd()), _packages_here(job, run))) as path:
+        yield path
 
 
-def local_user_code(job: RLHFJob) -> AbstractContextManager[tuple[str, ...]] | None:
-    """As `user_code`; None if the code is in a ConfigMap or a Git repository."""
+def local_user_code(job: RLHFJob) -> AbstractContextManager[PythonPath] | None:
+    """Return `user_code`; None if the code is in a ConfigMap or a Git repository."""
     code = job.spec.code
-    return user_code(job) if code is None or code.local is not None else None
+    is_here = code is None or (code.config_map is None and code.git is None)
+    return user_code(job) if is_here else None
+
+
+def _packages_here(job: RLHFJob, run: Path | None) -> Packages | None:
+    """Return the packages of a job, installed for this user."""
+    if job.spec.code is None or not job.spec.code.requirements:
+        return None
+    # Only jobs with requirements need its imports.
+    from rlhf_cli.packages.installation import PackageStore, cache_folder
+
+    return PackageStore(cache_folder(), run).packages_for(job.spec.code.requirements)
 
 
 def _require_folder(local: str) -> str:
@@ -62,15 +80,21 @@ def _require_folder(local: str) -> str:
 
 
 @contextmanager
-def mounted_code(job: RLHFJob, folder: Path) -> Iterator[tuple[str, ...]]:
-    """Put the folder at which a cluster mounts `spec.code` on the Python path; yield it.
+def mounted_code(
+    job: RLHFJob, folder: Path, store: Callable[[], PackageStore]
+) -> Iterator[PythonPath]:
+    """Put the folder at which a cluster mounts `spec.code`, and packages, on the Python path; yield
+    them.
 
     Args:
         job: the manifest.
         folder: the mount point of its ConfigMap or Git repository, in this pod and in the workers'.
+        store: returns the place for packages, which all pods see, if the job needs any.
 
     Raises:
-        ManifestError: the code is in a folder that pods cannot read.
+        ManifestError: the code is in a folder that pods cannot read, or packages do not fit this
+            environment.
+        RequirementsFailed, PackageIndexUnreachable: `spec.code.requirements` cannot be installed.
     """
     code = job.spec.code
     if code is not None and code.local is not None:
@@ -86,26 +110,39 @@ def mounted_code(job: RLHFJob, folder: Path) -> Iterator[tuple[str, ...]]:
                 )
             ]
         )
-    with _on_python_path(() if code is None else (str(folder),)) as folders:
-        yield folders
+    requirements = () if code is None else code.requirements
+    packages = store().packages_for(requirements) if requirements else None
+    with _on_python_path(PythonPath(() if code is None else (str(folder),), packages)) as path:
+        yield path
 
 
 @contextmanager
-def _on_python_path(folders: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    # A folder that is on the path already stays there at the end.
-    entries = [entry for entry in folders if entry not in sys.path]
+def _on_python_path(python_path: PythonPath) -> Iterator[PythonPath]:
+    if python_path.packages is not None:
+        _unload_other_sets(Path(python_path.packages.folder))
     before = set(sys.modules)
-    # First, so that the user's modules win over installed ones of the same name.
-    sys.path[:0] = entries
+    # A folder that is on the path already stays there at the end.
+    entries = python_path.add_to(sys.path)
     try:
-        yield folders
+        yield python_path
     finally:
         for entry in entries:
             sys.path.remove(entry)
         # Modules are unloaded, because another job's folder may have modules of the same names.
+        code = [entry for entry in entries if entry in python_path.code]
         for name in set(sys.modules) - before:
-            if name.partition(".")[0] in _modules_in(entries):
+            if name.partition(".")[0] in _modules_in(code):
                 del sys.modules[name]
+
+
+def _unload_other_sets(folder: Path) -> None:
+    """Unload modules of other sets of packages than that of a folder."""
+    # Not at the end of a context: compiled modules cannot be loaded twice, and most commands need
+    # one set only.
+    for name, module in list(sys.modules.items()):
+        parents = Path(getattr(module, "__file__", None) or "").parents
+        if folder.parent in parents and folder not in parents:
+            del sys.modules[name]
 
 
 def _modules_in(folders: Iterable[str]) -> set[str]:

@@ -13,6 +13,8 @@ RlhfError
     ├── TrainingDiverged      no update was finite for many steps                    exit 3
     ├── OutOfMemory           a worker ran out of memory                             exit 4
     ├── UserCodeFailed        a custom operation or protocol raised                  exit 3
+    ├── RequirementsFailed    pip cannot resolve or install code.requirements        exit 3
+    ├── PackageIndexUnreachable  the package index does not answer                   exit 4
     ├── NotEnoughResources    shared memory or devices are missing                   exit 4
     ├── RayFailed             Ray did not start on this machine, or has died         exit 4
     ├── ForkServerFailed      the workers' libraries cannot be kept in memory        exit 4
@@ -126,6 +128,20 @@ class UserCodeFailed(RuntimeFailure):
 
     reason = "UserCodeFailed"
     exit_code = ExitCode.USER
+
+
+class RequirementsFailed(RuntimeFailure):
+    """pip cannot resolve or install the packages of code.requirements."""
+
+    reason = "RequirementsFailed"
+    exit_code = ExitCode.USER
+
+
+class PackageIndexUnreachable(RuntimeFailure):
+    """The index of the packages of code.requirements does not answer."""
+
+    reason = "PackageIndexUnreachable"
+    exit_code = ExitCode.RETRIABLE
 
 
 class NotEnoughResources(RuntimeFailure):

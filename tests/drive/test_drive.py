@@ -11,7 +11,9 @@ import pytest
 
 from rlhf_api.exits import ExitCode
 from rlhf_api.report import StatusReport
+from rlhf_cli.packages.lock import read_lock
 
+from ..rlhf_cli.packages.wheels import Index
 from ..runs.cli import LIMIT_SECONDS, RLHF, USER_CODE
 from ..runs.manifests import example
 from ..runs.records import records, repeated
@@ -26,7 +28,7 @@ NODES = 2
 CPUS = 3
 """Of a node: its rank and a host of rewards, on the first also that of the data."""
 ON_A_CLUSTER = {
-    "code": {"configMap": {"name": "verifiers"}},
+    "code": {"configMap": {"name": "verifiers"}, "requirements": ["tiny-words"]},
     "resources": {
         "nodePools": [
             {
@@ -45,10 +47,20 @@ ON_A_CLUSTER = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """The index of the job's packages."""
+    made = Index(tmp_path_factory.mktemp("index"))
+    made.add_words("1.0")
+    return made
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, index: Index) -> Iterator[RayCluster]:
     """A head; the tests bring the workers."""
-    with ray_cluster(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as variables:
+        index.used_by(variables)
+        with ray_cluster(tmp_path_factory.mktemp("cluster")) as made:
+            yield made
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +74,7 @@ def service() -> Iterator[str]:
 def submit(cluster: RayCluster, restart: int, steps: int, service: str) -> str:
     """Submit the driver of the job as far as so many steps; its run is in `run`."""
     manifest = cluster.folder / f"job-{restart}.yaml"
-    digits = {"name": "digits", "function": {"entrypoint": "verifiers:digits"}}
+    digits = {"name": "digits", "function": {"entrypoint": "packaged:digits"}}
     graded = {"name": "grade", "weight": 0.0, "http": {"url": service}}
     sections = {"schedule": {"steps": steps}, "rewards": [digits, graded]}
     example("01", manifest, ON_A_CLUSTER, sections)
@@ -113,7 +125,7 @@ def end_of(cluster: RayCluster, submission: str) -> StatusReport:
 
 
 def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
-    cluster: RayCluster, service: str
+    cluster: RayCluster, service: str, index: Index
 ) -> None:
     first = submit(cluster, 0, 5000, service)
     waiting = wait_for_report(
@@ -136,6 +148,7 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     assert cluster.state(first)["status"] == "STOPPED"
 
     steps = stopped.step + 30
+    index.add_words("2.0")
     second = submit(cluster, 1, steps, service)
     wait_for_report(cluster, second, "a new checkpoint", has_saved(stopped.step + 4))
     lost.kill_raylet()
@@ -156,6 +169,10 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     assert log.count(", after NodeLost: ") == 1 and cluster.token not in log
 
     run = cluster.folder / "run"
+    lock = read_lock(run)
+    assert lock is not None and [package.pin for package in lock.packages] == ["tiny-words==1.0"]
+    assert {entry.name for entry in (run / "packages").iterdir()} == {lock.digest, ".lock"}
+    assert "installed 1 package of" in cluster.log(first) and "installed" not in log
     assert (run / "model" / "model.safetensors").is_file()
     address = cluster.address
     for rank in range(NODES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,15 @@ def test_packages_are_those_of_the_list(check: dict[str, Any], tmp_path: Path) -
     assert len(said) == 2
     assert any("never-there: got none, allowed 1;" in line for line in said)
     assert any("allowed 0.0.0a0;" in line for line in said)
+
+
+def test_the_runtimes_image_needs_a_pip(check: dict[str, Any], tmp_path: Path) -> None:
+    base = getattr(sys, "_base_executable", sys.executable)
+    assert list(check["missing_pip"](tmp_path, "/bin/false")) == [], "the operator's installs none"
+    (tmp_path / "packages").mkdir()
+    assert list(check["missing_pip"](tmp_path, base)) == []
+    (said,) = check["missing_pip"](tmp_path, "/bin/false")
+    assert said.startswith("/bin/false has no pip")
 
 
 def test_the_user_and_its_rights_are_checked(check: dict[str, Any], tmp_path: Path) -> None:

@@ -336,7 +336,16 @@ CREATED: dict[str, Case] = {
         *("spec.checkpoint.storage", "got persistentVolumeClaim and uri"),
     ),
     "code from nowhere": Case(
-        ("spec.code={}",), "spec.code", "exactly one of local, configMap, git is needed: got none"
+        ("spec.code={}",),
+        *("spec.code", "one of local, configMap, git, requirements is needed; set one of them"),
+    ),
+    "code without a requirement": Case(
+        ("spec.code={requirements: []}",),
+        *("spec.code", "one of local, configMap, git, requirements is needed; set one of them"),
+    ),
+    "code from two sources": Case(
+        ("spec.code={configMap: {name: a}, git: {url: 'https://a.example/r', revision: main}}",),
+        *("spec.code", "at most one of local, configMap, git is possible: got configMap and git"),
     ),
     "a failure rule for anything": Case(
         ("spec.failurePolicy.rules=[{action: Fail}]",),
@@ -966,6 +975,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "the good manifest": (),
     "code by SSH": ("spec.code.git={url: 'ssh://git@git.example.com/r.git', revision: main}",),
     "code of a scope": ("spec.code.git={url: 'https://git.example.com/@team/r', revision: main}",),
+    "packages alone": (
+        "spec.code={requirements: ['a>=1,<2', 'b[x, y] == 1.* ; os_name == \"nt\"']}",
+    ),
+    "packages for code": ("spec.code={configMap: {name: a}, requirements: [a]}",),
     "a name of 40": (f"metadata.name={'a' * 40}",),
     "a role's own source": ("spec.models.critic.source.path=/c",),
     "a critic from the actor": ("spec.models.critic.source.sameAs=actor",),

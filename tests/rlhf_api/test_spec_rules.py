@@ -43,6 +43,16 @@ def test_a_good_spec_has_no_problem() -> None:
             "spec.resources.head.cpuLimit",
             "a limit of CPU cores below the request: got 1",
         ),
+        (
+            ["spec.code={requirements: ['a>=1', 'a>=']}"],
+            "spec.code.requirements[1]",
+            "not a requirement of a package: got a>= (",
+        ),
+        (
+            ["spec.code={requirements: ['my-package>=1', 'My_Package<2']}"],
+            "spec.code.requirements[1]",
+            "one package stands twice: got my-package>=1 and My_Package<2",
+        ),
         (["spec.models.critc.source.sameAs=actor"], "spec.models.critc", "did you mean critic?"),
         (
             ["spec.models.judge.source.sameAs=actor"],
@@ -260,3 +270,23 @@ def test_a_job_that_breaks_a_rule_cannot_be_made_in_python() -> None:
 @pytest.mark.parametrize("metric", ["ExactMatch", "None"])
 def test_the_best_checkpoint_can_be_told_by_what_is_measured(metric: str) -> None:
     assert problems(f"spec.checkpoint.keepBest={metric}") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a @ https://a.example/a",
+        "https://a.example/a.whl",
+        "--pre",
+        "a --pre",
+        "-e a",
+        "./a",
+        "a\n",
+    ],
+)
+def test_a_requirement_is_no_address_and_no_option(text: str) -> None:
+    document = copy.deepcopy(GOOD)
+    document["spec"]["code"] = {"requirements": [text]}
+    _, ((problem),) = validate_document(document)
+    assert problem.path == "spec.code.requirements[0]"
+    assert "such as rapidfuzz>=3,<4, without an address and pip's options" in problem.message

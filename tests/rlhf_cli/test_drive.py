@@ -23,14 +23,18 @@ from rlhf_api.spec.checkpoint import StartMode
 from rlhf_cli import driver
 from rlhf_cli.app import app
 from rlhf_cli.folder_owner import FolderOwner, claim_folder
+from rlhf_cli.packages import installation
+from rlhf_cli.packages.lock import PackageLock
 from rlhf_cli.train import TrainingTask
 from rlhf_runtime.controller.run_lock import lock_folder
+from rlhf_runtime.errors import PackageIndexUnreachable
 from rlhf_runtime.telemetry.records import EARLY_STOP, EndRecord, Outcome, RunRecord, StepRecord
 from rlhf_runtime.telemetry.run_folder import RunFolder
 from rlhf_runtime.telemetry.status_board import StatusBoard
 
 from ..rlhf_runtime.controller.jobs import make_job
 from ..waiting import wait_until
+from .packages.fake_pip import FakePip
 
 POOL = {"name": "cpu", "device": "CPU", "devicesPerNode": 1, "memoryPerDevice": "4Gi"}
 SECONDS = 60.0
@@ -180,6 +184,61 @@ def test_a_new_job_starts_over_in_the_folder_if_its_manifest_says_so_and_its_res
     aside = RunFolder(folder.path / "earlier" / "1")
     assert len(aside.read().steps) == len(folder.read().steps) == 1
     assert (aside.path / "logs" / "driver.log").is_file()
+
+
+def test_packages_stay_those_of_a_run_and_a_job_that_starts_over_takes_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip, taken = FakePip().used_by(monkeypatch), []
+
+    def train(task: TrainingTask) -> str:
+        assert task.python_path.packages is not None
+        taken.append(task.python_path.packages)
+        with task.folder as own:
+            own.append(StepRecord(1, {}, {}, 1.0, 1))
+        return ""
+
+    monkeypatch.setattr(driver, "train", train)
+    folder = tmp_path / "run"
+    code = {"requirements": ["tiny-words"]}
+    file = manifest(tmp_path, code=code, checkpoint={"start": "Fresh"})
+    for uid, newest in (("u-1", "1.0"), ("u-1", "2.0"), ("u-2", "3.0"), ("u-2", "4.0")):
+        monkeypatch.setenv("RLHF_JOB_UID", uid)
+        pip.newest = newest
+        report, log = run(words(file, tmp_path))
+        assert report.phase == "Succeeded", log
+        assert folder in Path(taken[-1].folder).parents and taken[-1].folder not in sys.path
+    versions = [name.removeprefix("tiny-words==") for (name,) in (one.names for one in taken)]
+    assert versions == ["1.0", "1.0", "3.0", "3.0"]
+    assert (folder / "earlier" / "1" / "requirements.json").is_file()
+    assert len([*(folder / "packages").glob("*/tiny_words.py")]) == 2, "they are of no run"
+
+
+def test_a_driver_whose_index_does_not_answer_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(*arguments: object) -> PackageLock:
+        raise PackageIndexUnreachable("the package index does not answer")
+
+    monkeypatch.setattr(installation, "resolve", resolve)
+    reward = {"function": {"entrypoint": "needs_a_package:score"}}
+    code = {"requirements": ["tiny-words"]}
+    report, log = run(words(manifest(tmp_path, code=code, rewards=[reward]), tmp_path))
+    assert (report.exit_code, report.reason) == (ExitCode.RETRIABLE, "PackageIndexUnreachable")
+    assert "resolving code.requirements: tiny-words" in log
+
+
+def test_packages_are_not_put_into_the_folder_of_another_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakePip().used_by(monkeypatch)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    claim_folder(folder, FolderOwner(namespace="", name="other"), StartMode.CONTINUE)
+    file = manifest(tmp_path, code={"requirements": ["tiny-words"]})
+    report, _ = run(words(file, tmp_path))
+    assert (report.exit_code, report.reason) == (ExitCode.MANIFEST, "FolderOfAnotherJob")
+    assert [entry.name for entry in folder.iterdir()] == ["owner.json"]
 
 
 @pytest.mark.parametrize("takeover", ["", "the folder had been used by an earlier job"])

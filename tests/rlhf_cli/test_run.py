@@ -10,10 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_api.reading.manifest import load_file
+from rlhf_cli import train
 from rlhf_cli.app import app
 from rlhf_cli.local_run import ignored_sections, start_notices
+from rlhf_cli.recorded_run import run_record
+from rlhf_cli.train import TrainingTask
+from rlhf_runtime.telemetry.records import EndRecord, Outcome
 
 from ..runs.manifests import example
+from .packages.fake_pip import FakePip
 
 SMALLEST = Path(__file__).parents[1] / "rlhf_api" / "manifests" / "smallest.yaml"
 
@@ -86,3 +91,34 @@ def test_a_folder_that_another_run_holds_is_refused(tmp_path: Path) -> None:
         message = refused(example("01", tmp_path / "held.yaml"), "--output", folder)
     assert "FolderInUse" in message and str(os.getpid()) in message
     assert [entry.name for entry in folder.iterdir()] == [".lock"]
+
+
+def test_packages_stay_those_of_a_run_until_it_starts_over_or_needs_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pip = FakePip().used_by(monkeypatch)
+    seen: list[tuple[str, list[str]]] = []
+
+    def keep(task: TrainingTask) -> str:
+        assert task.python_path.packages is not None
+        (name,) = task.python_path.packages.names
+        seen.append((name, [text for text in task.notices if "other code" in text]))
+        record = run_record(task.job, task.plan, task.folder, task.python_path)
+        with task.folder as folder:
+            folder.append(record)
+            folder.append(EndRecord(Outcome.INTERRUPTED, 0.0))
+        return ""
+
+    monkeypatch.setattr(train, "train", keep)
+    code = {"requirements": ["tiny-words>=1"]}
+    manifest = example("01", tmp_path / "words.yaml", {"code": code})
+    words = ["run", str(manifest), "--output", str(tmp_path / "run")]
+    others = ["--set", "spec.code.requirements=[tiny-words>=2]"]
+    for newest, further in (("1.0", []), ("2.0", []), ("2.0", others), ("3.0", ["--fresh"])):
+        pip.newest = newest
+        done = CliRunner().invoke(app, [*words, *further])
+        assert done.exit_code == 0, done.output
+    versions = [name for name, _ in seen]
+    assert versions == [f"tiny-words=={version}" for version in ("1.0", "1.0", "2.0", "3.0")]
+    assert [len(notices) for _, notices in seen] == [0, 0, 1, 0]

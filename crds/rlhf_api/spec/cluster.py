@@ -7,10 +7,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from rlhf_api.base import Contract, ObjectName, Text
+from rlhf_api.base import Contract, ObjectName, PackageRequirement, Text
 from rlhf_api.cel_literals import text
-from rlhf_api.exclusive_fields import Alternatives
+from rlhf_api.exclusive_fields import mutually_exclusive
 from rlhf_api.rules import Rule, violation_if
+from rlhf_api.spec.requirements import requirement_violations
 
 # Git addresses over HTTP with credentials. Over SSH the part before the @ is a user's name, not a
 # secret.
@@ -69,11 +70,12 @@ class GitCode(Contract):
     )
 
 
-class CodeSpec(Alternatives):
-    """The user's Python code: exactly one of local, configMap, git. Code in the image needs
-    none."""
+_SOURCES = ("local", "config_map", "git")
 
-    alternatives: ClassVar = ("local", "config_map", "git")
+
+class CodeSpec(Contract):
+    """The user's Python code: at most one of local, configMap, git, and the packages that it needs.
+    Code and packages in the image need none."""
 
     local: Text | None = None
     """Folder put on the Python path, relative to the manifest's; only for `rlhf run`."""
@@ -81,6 +83,30 @@ class CodeSpec(Alternatives):
     """Python files in a ConfigMap; only for jobs on a cluster."""
     git: GitCode | None = None
     """A Git repository; only for jobs on a cluster."""
+    requirements: Annotated[tuple[PackageRequirement, ...], Field(max_length=64)] = ()
+    """Packages for the code, as pip names them, such as rapidfuzz>=3,<4. What the environment lacks
+    is installed once, before the job starts, and stays the same when it resumes. The index is pip's
+    own: on a cluster PIP_INDEX_URL, PIP_FIND_LINKS or PIP_NO_INDEX in env."""
+
+    validations: ClassVar = (
+        mutually_exclusive(_SOURCES),
+        Rule(
+            holds="has(self.local) || has(self.configMap) || has(self.git) || "
+            "has(self.requirements) && self.requirements.size() > 0",
+            what="one of local, configMap, git, requirements is needed",
+            do="set one of them, or remove code",
+            check=lambda self: violation_if(
+                not self.requirements and all(getattr(self, name) is None for name in _SOURCES)
+            ),
+        ),
+        Rule(
+            # CEL knows neither markers nor the equal spellings of a name.
+            holds="",
+            what="not a requirement of a package",
+            do="write it as pip does: NAME, NAME==VERSION or NAME>=VERSION,<VERSION",
+            check=lambda self: requirement_violations(self.requirements),
+        ),
+    )
 
 
 class HubSpec(Contract):

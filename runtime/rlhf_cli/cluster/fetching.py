@@ -41,6 +41,7 @@ _SAMPLES = (FetchItem("samples", grows=True),)
 _OTHERS = (
     FetchItem("manifest.yaml"),
     FetchItem("plan.json"),
+    FetchItem("requirements.json"),
     FetchItem("logs", grows=True),
     FetchItem("tensorboard", grows=True),
 )

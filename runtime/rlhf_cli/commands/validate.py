@@ -25,8 +25,9 @@ def validate(
         typer.Option(
             "--deep",
             help="Check also data, models, verifiers, code and plan: all that a run checks before "
-            "it starts, and every row. Verifiers and services score the answers of a few rows; two "
-            "conversations with every environment are played.",
+            "it starts, and every row. Packages of code.requirements are installed. Verifiers "
+            "and services score the answers of a few rows; two conversations with every "
+            "environment are played.",
         ),
     ] = False,
     _filename: Filename = False,

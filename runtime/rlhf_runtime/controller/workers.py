@@ -31,6 +31,7 @@ from rlhf_runtime.errors import NoProgress
 from rlhf_runtime.faults import Fault
 from rlhf_runtime.hooks import Hook, noop
 from rlhf_runtime.journal.folder import Attempt
+from rlhf_runtime.python_path import PythonPath
 from rlhf_runtime.rewards.declared_metrics import check_metrics
 from rlhf_runtime.workers.data_host import DataHost
 from rlhf_runtime.workers.environment_host import EnvironmentHost
@@ -61,7 +62,7 @@ class WorkerSettings:
     models: Path
     """Folder for builtin models."""
     logs: Path
-    python_path: tuple[str, ...]
+    python_path: PythonPath
     timeout_seconds: float
     threads_per_rank: int | None = None
     """None: an equal share of the node's cores."""

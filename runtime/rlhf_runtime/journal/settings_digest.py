@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,6 +11,7 @@ from rlhf_api.changes import manifest_digest
 from rlhf_api.plan import Plan
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_runtime.journal.folder import PassSettings
+from rlhf_runtime.python_path import PythonPath
 
 # Libraries that compute.
 LIBRARIES = ("megatron-core", "numpy", "rlhf-operator", "torch", "transformers", "vllm")
@@ -19,7 +19,7 @@ LIBRARIES = ("megatron-core", "numpy", "rlhf-operator", "torch", "transformers",
 CODE_PATTERNS = ("*.py", "*/*.py")
 
 
-def settings_of(spec: RLHFJobSpec, plan: Plan, python_path: Sequence[str]) -> PassSettings:
+def settings_of(spec: RLHFJobSpec, plan: Plan, python_path: PythonPath) -> PassSettings:
     """Return digests of the manifest, the plan, the user's code and versions.
 
     Two jobs with equal ones compute equal numbers, if their data and models are equal.
@@ -27,7 +27,7 @@ def settings_of(spec: RLHFJobSpec, plan: Plan, python_path: Sequence[str]) -> Pa
     Args:
         spec: of the job.
         plan: of the job.
-        python_path: folders of the user's code.
+        python_path: the user's code and its packages.
     """
     code = code_digest(python_path)
     versions = {name: _version(name) for name in LIBRARIES}
@@ -35,13 +35,16 @@ def settings_of(spec: RLHFJobSpec, plan: Plan, python_path: Sequence[str]) -> Pa
     return PassSettings(_digest(json.dumps(parts).encode()), code)
 
 
-def code_digest(folders: Sequence[str]) -> str:
-    """Return a digest of the Python files in folders, and in the packages there."""
+def code_digest(python_path: PythonPath) -> str:
+    """Return a digest of the code's Python files, in its folders and in the packages there, and of
+    the packages that were installed for it."""
     contents = []
-    for folder in map(Path, folders):
+    for folder in map(Path, python_path.code):
         for pattern in CODE_PATTERNS:
             for file in sorted(folder.glob(pattern)):
                 contents.append([str(file.relative_to(folder)), _digest(_content(file))])
+    if python_path.packages is not None:
+        contents.append(["", python_path.packages.digest])
     return _digest(json.dumps(contents).encode())
 
 

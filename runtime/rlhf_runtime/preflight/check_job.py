@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from rlhf_runtime.preflight.models import ModelUse, RequiredHead, check_models
 from rlhf_runtime.preflight.reward_trial import try_rewards
 from rlhf_runtime.preflight.rewards import check_services, check_verifiers, start_verifiers
 from rlhf_runtime.preflight.service_probe import probe_services
+from rlhf_runtime.python_path import NO_CODE, PythonPath
 from rlhf_runtime.telemetry.trackers import require_installed
 
 Graphs = Mapping[GraphName, Graph]
@@ -36,7 +37,7 @@ def check_job(
     *,
     one_machine: bool,
     has_code: bool = True,
-    python_path: Sequence[str] = (),
+    python_path: PythonPath = NO_CODE,
 ) -> None:
     """Check a job's models, data, verifiers, storage and trackers.
 
@@ -47,7 +48,7 @@ def check_job(
         findings: collects errors.
         one_machine: True if workers see the files of this machine.
         has_code: True if the user's code is on the path; verifiers are not checked without it.
-        python_path: folders of the user's code.
+        python_path: the user's code and its packages.
     """
     spec = job.spec
     policy, models, data = _uses(spec, graphs)
@@ -95,7 +96,7 @@ def _environments(
     limits: Limits,
     one_machine: bool,
     findings: Findings,
-    python_path: Sequence[str],
+    python_path: PythonPath,
 ) -> EnvironmentDescription | None:
     """Return the environments of a job, checked; None if they are not known here."""
     description = None

@@ -18,6 +18,7 @@ from rlhf_runtime.preflight.environment_play import Play, Player
 from rlhf_runtime.preflight.environments import SECTION, title_of
 from rlhf_runtime.preflight.findings import Findings
 from rlhf_runtime.preflight.trial_rows import TrialRow
+from rlhf_runtime.python_path import NO_CODE, PythonPath
 from rlhf_runtime.telemetry.metric_names import format_seconds
 from rlhf_runtime.telemetry.shortened_text import shorten
 from rlhf_runtime.telemetry.visible_text import visible_text
@@ -39,7 +40,7 @@ def try_environments(
     rows: Sequence[TrialRow],
     one_machine: bool,
     findings: Findings,
-    python_path: Sequence[str] = (),
+    python_path: PythonPath = NO_CODE,
 ) -> None:
     """Play two conversations with every environment, and compare them.
 
@@ -50,7 +51,7 @@ def try_environments(
         rows: of the data; empty: they are not here.
         one_machine: True if the environments will run on this machine.
         findings: collects errors, what was said, and warnings.
-        python_path: folders of the user's code, for programs of servers.
+        python_path: the user's code and its packages, for programs of servers.
     """
     environment = spec.rollout.environment
     assert environment is not None, "the job has no environment"
@@ -76,11 +77,11 @@ async def _play_all(
     description: EnvironmentDescription,
     tokenizer: TextTokenizer,
     chosen: dict[str, TrialRow | None],
-    python_path: Sequence[str],
+    python_path: PythonPath,
 ) -> dict[str, Plays]:
     dialogues = job_dialogues(spec, tokenizer, description)
-    sources = tool_sources(spec, python_path)
-    episodes = Episodes(environment_settings(spec), python_path, sources=sources)
+    sources = tool_sources(spec, python_path.folders)
+    episodes = Episodes(environment_settings(spec), python_path.code, sources=sources)
     played: dict[str, Plays] = {}
     try:
         await episodes.start()

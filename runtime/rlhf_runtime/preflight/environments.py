@@ -3,7 +3,7 @@ tools, as environment hosts do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from rlhf_runtime.environments.tool_call import ToolCall
 from rlhf_runtime.environments.tool_schema import ToolSchema
 from rlhf_runtime.models.errors import ContextTooShort
 from rlhf_runtime.preflight.findings import Findings
+from rlhf_runtime.python_path import NO_CODE, PythonPath
 
 SECTION: FieldPath = ("spec", "rollout", "environment")
 
@@ -37,7 +38,7 @@ def check_environments(
     seconds: float,
     one_machine: bool,
     findings: Findings,
-    python_path: Sequence[str] = (),
+    python_path: PythonPath = NO_CODE,
 ) -> EnvironmentDescription | None:
     """Import the environments, read the tools of servers, and check rewards of environments.
 
@@ -47,7 +48,7 @@ def check_environments(
         one_machine: True if they will run on this machine. Elsewhere a failed import may succeed,
             and a server may be reached.
         findings: collects errors, warnings, and environments whose import gave no result.
-        python_path: folders of the user's code, for programs of servers.
+        python_path: the user's code and its packages, for programs of servers.
 
     Returns:
         The environments and their tools; None: they are not known here.
@@ -57,8 +58,9 @@ def check_environments(
     description = None
     with findings.about(*SECTION):
         try:
+            sources = tool_sources(spec, python_path.folders)
             description = describe_environment(
-                environment_settings(spec), python_path, seconds, tool_sources(spec, python_path)
+                environment_settings(spec), python_path.code, seconds, sources
             )
         except ImportTimedOut:
             findings.unchecked.append("rollout.environment: its module loads slowly")

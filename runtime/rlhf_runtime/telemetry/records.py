@@ -56,6 +56,8 @@ class RunRecord:
     """Unix time of the start of these workers: later than `started` after a restart."""
     code: str = ""
     """Digest of the user's code. Empty: not known."""
+    packages: Sequence[str] = ()
+    """NAME==VERSION of what was installed for the code."""
 
     @property
     def is_evaluation(self) -> bool:

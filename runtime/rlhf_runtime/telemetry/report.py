@@ -284,9 +284,11 @@ def _constants(constant: Mapping[str, float]) -> str:
 
 def _repeat(records: RunRecords, manifest: str | None) -> str:
     html = ""
-    command = records.runs[-1].command if records.runs else ""
-    if command:
-        html += f'<div class="code"><pre><code>{escape(command)}</code></pre></div>'
+    last = records.runs[-1] if records.runs else None
+    if last is not None and last.command:
+        html += f'<div class="code"><pre><code>{escape(last.command)}</code></pre></div>'
+    if last is not None and last.packages:
+        html += f'<p class="note">Installed for the code: {escape(", ".join(last.packages))}</p>'
     if manifest is not None:
         html += (
             '<details><summary>The manifest</summary><div class="code"><pre><code>'

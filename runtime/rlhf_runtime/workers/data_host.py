@@ -30,6 +30,7 @@ from rlhf_runtime.data.tokenizer import TextTokenizer
 from rlhf_runtime.dataplane.columns import Column, concatenate, pack_texts
 from rlhf_runtime.dataplane.shards import Shard, ShardIndex
 from rlhf_runtime.environments.settings import EnvironmentDescription
+from rlhf_runtime.python_path import PythonPath
 from rlhf_runtime.telemetry.records import Span
 from rlhf_runtime.workers.activity import ActivityServer, heartbeat_by_cpu
 from rlhf_runtime.workers.process import configure_process, resident_bytes
@@ -44,9 +45,7 @@ PRETRAINING_SEED = 2
 class DataHost(ActivityServer):
     """Prompt tables, cut into batches by step."""
 
-    def __init__(
-        self, job: RLHFJob, log_file: Path, python_path: tuple[str, ...], plan: Plan
-    ) -> None:
+    def __init__(self, job: RLHFJob, log_file: Path, python_path: PythonPath, plan: Plan) -> None:
         configure_process(log_file, 1, python_path)
         super().__init__()
         self._job = job

@@ -15,6 +15,7 @@ from rlhf_runtime.environments.results import EpisodeKey
 from rlhf_runtime.environments.settings import EnvironmentDescription
 from rlhf_runtime.journal.answers import AnswerJournal, CallScope
 from rlhf_runtime.journal.folder import Attempt, Position
+from rlhf_runtime.python_path import PythonPath
 from rlhf_runtime.telemetry.samples import MAX_PROMPT_CHARACTERS
 from rlhf_runtime.telemetry.shortened_text import shorten
 from rlhf_runtime.workers.activity import ActivityServer
@@ -28,7 +29,7 @@ class EnvironmentHost(ActivityServer):
         self,
         job: RLHFJob,
         log_file: Path,
-        python_path: tuple[str, ...],
+        python_path: PythonPath,
         name: str,
         attempt: Attempt | None = None,
     ) -> None:
@@ -36,15 +37,17 @@ class EnvironmentHost(ActivityServer):
         Args:
             job: the job.
             log_file: log of this process.
-            python_path: folders of the user's code.
+            python_path: the user's code and its packages.
             name: of this host.
             attempt: of the journal; None: no answers are kept.
         """
         configure_process(log_file, 1, python_path)
         super().__init__()
         journal = None if attempt is None else AnswerJournal(attempt, name)
-        settings, sources = environment_settings(job.spec), tool_sources(job.spec, python_path)
-        self._episodes = Episodes(settings, python_path, journal, sources)
+        settings = environment_settings(job.spec)
+        sources = tool_sources(job.spec, python_path.folders)
+        # Its processes get this one's path, with the packages behind.
+        self._episodes = Episodes(settings, python_path.code, journal, sources)
 
     async def start(self) -> EnvironmentDescription:
         """Import the environments and connect to servers of tools; return all tools.

@@ -8,11 +8,12 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_runtime.end_with_parent import end_with_raylet
+from rlhf_runtime.python_path import PythonPath
 from rlhf_runtime.telemetry.json_log import JsonLines, log_fields
 from rlhf_runtime.workers.libraries import prepare_environment
 from rlhf_runtime.workers.log_limit import limit_log
@@ -20,7 +21,7 @@ from rlhf_runtime.workers.log_limit import limit_log
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
-def configure_process(log_file: Path, num_threads: int, python_path: Sequence[str]) -> None:
+def configure_process(log_file: Path, num_threads: int, python_path: PythonPath) -> None:
     """Redirect all output of the process to its log file and prepare numerical work.
 
     Must run before the user's code is imported. From here on the process ends with its raylet.
@@ -45,9 +46,7 @@ def configure_process(log_file: Path, num_threads: int, python_path: Sequence[st
     faulthandler.enable()
     os.environ["OMP_NUM_THREADS"] = str(num_threads)
     prepare_environment()
-    for folder in reversed(python_path):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+    python_path.add_to(sys.path)
 
 
 @contextmanager

@@ -40,6 +40,7 @@ from rlhf_runtime.dataplane.shards import Shard
 from rlhf_runtime.faults import Fault, FaultPhase, Faults
 from rlhf_runtime.journal.answers import AnswerJournal, CallAnswers, CallScope
 from rlhf_runtime.journal.folder import Attempt, Position
+from rlhf_runtime.python_path import PythonPath
 from rlhf_runtime.rewards.early_scores import EarlyScores, EndedResponse, Question
 from rlhf_runtime.rewards.sample import Sample
 from rlhf_runtime.rewards.scorer import start_scorers
@@ -63,7 +64,7 @@ class RewardHost(ActivityServer):
         self,
         job: RLHFJob,
         log_file: Path,
-        python_path: tuple[str, ...],
+        python_path: PythonPath,
         name: str,
         host: Slice,
         attempt: Attempt | None = None,
@@ -73,7 +74,7 @@ class RewardHost(ActivityServer):
         Args:
             job: the job.
             log_file: log of this process.
-            python_path: folders of the user's code.
+            python_path: the user's code and its packages.
             name: name of this host, in the timeline.
             host: index of this host among the job's hosts.
             attempt: of the journal; None: no answers are kept.

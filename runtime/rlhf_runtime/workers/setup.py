@@ -10,6 +10,7 @@ from rlhf_api.mesh import union_ranks
 from rlhf_api.plan import Plan
 from rlhf_api.spec.job import RLHFJob
 from rlhf_runtime.faults import Fault
+from rlhf_runtime.python_path import PythonPath
 
 # Ray's name for the threads of a reward host that get ended responses. Threads of their own: all
 # others may wait for scores.
@@ -37,8 +38,8 @@ class RankSetup:
     """Threads of numerical libraries. None: an equal share of the node's cores."""
     incarnation: str
     log_file: Path
-    python_path: tuple[str, ...]
-    """Folders of the user's code."""
+    python_path: PythonPath
+    """The user's code and its packages."""
     faults: tuple[Fault, ...] = ()
     """Injected faults."""
 

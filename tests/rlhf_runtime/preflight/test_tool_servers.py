@@ -15,6 +15,7 @@ from rlhf_runtime.preflight.data import check_data
 from rlhf_runtime.preflight.environment_trial import try_environments
 from rlhf_runtime.preflight.environments import check_dialogues, check_environments
 from rlhf_runtime.preflight.findings import Findings
+from rlhf_runtime.python_path import PythonPath
 
 from ..environments.own_tool_servers import write_servers
 from .own_environments import spec_of
@@ -39,7 +40,9 @@ def checked(
     spec: RLHFJobSpec, place: Path, one_machine: bool = True
 ) -> tuple[EnvironmentDescription | None, Findings]:
     findings = Findings()
-    return check_environments(spec, 60.0, one_machine, findings, (str(place),)), findings
+    return check_environments(
+        spec, 60.0, one_machine, findings, PythonPath((str(place),))
+    ), findings
 
 
 def edit_server(place: Path, old: str, new: str) -> None:
@@ -58,7 +61,7 @@ def test_tools_of_servers_are_described_and_tried_beside_those_of_classes(place:
     check_dialogues(spec, tokenizer, description, findings)
     assert "are add(a, b), act(what), shout(); calls" in findings.facts[0]
     rows = check_data(spec, DataUse(environment=description), place, None, Findings())
-    try_environments(spec, description, tokenizer, rows, True, findings, (str(place),))
+    try_environments(spec, description, tokenizer, rows, True, findings, PythonPath((str(place),)))
     assert not findings.gathered.errors and not findings.warnings
     assert any("act() -> 'did act'" in fact for fact in findings.facts)
 
@@ -71,7 +74,7 @@ def test_answers_of_servers_that_differ_need_no_mark(place: Path) -> None:
     rows = check_data(spec, DataUse(environment=description), place, None, Findings())
     findings = Findings()
     tokenizer = TextTokenizer(place)
-    try_environments(spec, description, tokenizer, rows, True, findings, (str(place),))
+    try_environments(spec, description, tokenizer, rows, True, findings, PythonPath((str(place),)))
     first, second = findings.warnings
     assert "the answer to act() was " in first and "the answer to shout() was " in second
     for warning in findings.warnings:

@@ -15,6 +15,7 @@ from rlhf_runtime.checkpoint import saver
 from rlhf_runtime.data.character_tokenizer import write_tokenizer
 from rlhf_runtime.dataplane.partition import BatchShape
 from rlhf_runtime.errors import ModelNotSaved, UnknownCall, WorkerLost
+from rlhf_runtime.python_path import NO_CODE
 from rlhf_runtime.roles import role_classes, saving
 from rlhf_runtime.roles.context import RoleContext
 from rlhf_runtime.workers import rank as rank_module
@@ -57,7 +58,7 @@ def make_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MakeRank:
                 num_threads=1,
                 incarnation="new",
                 log_file=tmp_path / f"rank-{number}.log",
-                python_path=(),
+                python_path=NO_CODE,
             )
         )
 

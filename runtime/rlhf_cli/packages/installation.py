@@ -1,0 +1,162 @@
+"""Install the packages of a lock once, for all processes that see a folder of sets.
+
+A set is a folder named by the digest of its lock. It is complete: it was renamed once all of it was
+on the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from rlhf_cli.packages.lock import PackageLock, read_lock, write_lock
+from rlhf_cli.packages.pip import POLL_SECONDS, run_pip
+from rlhf_cli.packages.resolve import installed_versions, resolve
+from rlhf_runtime.disk_space import with_cause
+from rlhf_runtime.errors import FolderUnusable
+from rlhf_runtime.hooks import Hook, noop
+from rlhf_runtime.python_path import Packages
+from rlhf_runtime.synced_folder import sync_folder
+
+UNFINISHED = ".unfinished-"
+"""Begin of the name of a set that is being installed."""
+SETS_LOCK = ".lock"
+
+
+def cache_folder() -> Path:
+    """Return the folder of sets on a machine of the user."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "rlhf" / "packages"
+
+
+def _print(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@dataclass(frozen=True)
+class PackageStore:
+    """Folder and settings of installations."""
+
+    folder: Path
+    """Folder of the sets."""
+    run: Path | None = None
+    """Folder of the run that may resume with its lock. None: requirements are resolved anew."""
+    notify: Callable[[str], None] = _print
+    """Shows a line to the user."""
+    keep_alive: Hook = noop
+    """Called while pip runs; an exception ends it."""
+
+    def packages_for(self, requirements: tuple[str, ...]) -> Packages:
+        """Return the packages for requirements, which this installs where they are missing.
+
+        Args:
+            requirements: of the manifest, at least one.
+
+        Raises:
+            ManifestError: one needs another version of an installed package.
+            RequirementsFailed: pip cannot resolve or install them.
+            PackageIndexUnreachable: the index does not answer.
+            FolderUnusable: the folder of sets cannot be written.
+        """
+        installed = installed_versions()
+        lock = None if self.run is None else read_lock(self.run)
+        if lock is None or not lock.is_of(requirements, installed):
+            self.notify(f"resolving code.requirements: {', '.join(requirements)}")
+            lock = resolve(requirements, installed, self.keep_alive)
+        folder = self.install(lock)
+        names = tuple(package.pin for package in lock.packages)
+        return Packages(str(folder), lock.digest, names)
+
+    def install(self, lock: PackageLock) -> Path:
+        """Return the folder of a lock's set, which this installs unless it is there.
+
+        Raises:
+            RequirementsFailed: pip cannot install it.
+            PackageIndexUnreachable: the index does not answer.
+            FolderUnusable: the folder of sets cannot be written.
+        """
+        # Workers and pip have other current folders.
+        folder = self.folder.absolute() / lock.digest
+        if folder.is_dir():
+            return folder
+        try:
+            with self._locked():
+                if not folder.is_dir():
+                    self._install_as(lock, folder)
+        except OSError as error:
+            text = (
+                f"packages of code.requirements cannot be stored: got {error} in {self.folder}; "
+                "free space there, or correct its permissions"
+            )
+            raise with_cause(FolderUnusable(text), error) from error
+        return folder
+
+    def _install_as(self, lock: PackageLock, folder: Path) -> None:
+        # Processes that were killed have left these.
+        for stale in folder.parent.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        begin = time.monotonic()
+        new = folder.with_name(f"{UNFINISHED}{os.getpid()}")
+        new.mkdir()
+        try:
+            if lock.packages:
+                self._run_pip(lock, new)
+            write_lock(new, lock)
+            _sync(new)
+            new.rename(folder)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        sync_folder(self.folder)
+        seconds = time.monotonic() - begin
+        number = len(lock.packages)
+        self.notify(
+            f"installed {number} package{'s' if number != 1 else ''} of code.requirements in "
+            f"{seconds:.1f} s"
+        )
+
+    def _run_pip(self, lock: PackageLock, target: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="rlhf-pip-") as name:
+            file = Path(name, "packages.txt")
+            file.write_text("\n".join(package.line for package in lock.packages) + "\n")
+            options = ["--no-deps", "--require-hashes", "--requirement", str(file)]
+            command = ["install", "--target", str(target), *options]
+            run_pip(command, Path(name), self.keep_alive)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Lock the folder of sets; wait for another process that installs."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / SETS_LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            while not _try_lock(descriptor):
+                self.keep_alive()
+                time.sleep(POLL_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the disk has all files of a folder."""
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            sync_folder(Path(parent, name))
+        sync_folder(parent)

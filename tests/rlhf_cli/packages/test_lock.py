@@ -1,0 +1,45 @@
+"""A run's lock holds while it is one of the same requirements in the same environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_cli.packages.lock import LOCK_FILE, LockedPackage, PackageLock, read_lock, this_python
+
+REQUIREMENTS = ("some-words>=1", "other")
+LOCK = PackageLock(
+    requirements=REQUIREMENTS,
+    python=this_python(),
+    packages=(LockedPackage(name="some-words", version="1.5", hashes=("sha256:0",)),),
+)
+
+
+@pytest.mark.parametrize(
+    ("requirements", "installed", "holds"),
+    [
+        (REQUIREMENTS, {"other": "3"}, True),
+        (("some-words>=1",), {"other": "3"}, False),
+        (REQUIREMENTS, {}, False),
+        (REQUIREMENTS, {"other": "3", "some-words": "1.1"}, True),
+        (REQUIREMENTS, {"other": "3", "some-words": "0.9"}, False),
+    ],
+    ids=["the same", "other requirements", "less in the image", "more", "too old in the image"],
+)
+def test_a_lock_holds(
+    requirements: tuple[str, ...], installed: dict[str, str], holds: bool
+) -> None:
+    assert LOCK.is_of(requirements, installed) is holds
+
+
+def test_a_lock_of_another_python_does_not_hold() -> None:
+    other = LOCK.model_copy(update={"python": "cpython-27-vax"})
+    assert not other.is_of(REQUIREMENTS, {"other": "3"}) and other.digest != LOCK.digest
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"requirements": 1}'])
+def test_a_damaged_lock_is_none(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / LOCK_FILE).write_text(text)
+    assert read_lock(tmp_path) is None

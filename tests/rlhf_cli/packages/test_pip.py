@@ -1,0 +1,66 @@
+"""pip's failures as errors; the texts are pip's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+
+from rlhf_api.errors import ManifestError, RlhfError
+from rlhf_cli.packages.pip import failure, find_pip, without_secrets
+from rlhf_runtime.errors import NoSpace, PackageIndexUnreachable, RequirementsFailed
+
+MISSING = "ERROR: No matching distribution found for a"
+CONFLICT = "ERROR: Cannot install a\n  The user requested (constraint) torch==2.13.0\n"
+HASHES = "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."
+FULL = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+FETCH = "Could not fetch URL https://i.example/simple/a/:"
+
+
+@pytest.mark.parametrize(
+    ("output", "log", "kind"),
+    [
+        (MISSING, f"{FETCH} 404 Client Error: Not Found - skipping", RequirementsFailed),
+        (MISSING, f"{FETCH} 401 Client Error: Unauthorized - skipping", RequirementsFailed),
+        (MISSING, f"{FETCH} connection error: HTTPPool - skipping", PackageIndexUnreachable),
+        (MISSING, f"{FETCH} timed out - skipping", PackageIndexUnreachable),
+        (MISSING, f"{FETCH} 503 Server Error: Busy - skipping", PackageIndexUnreachable),
+        ("ERROR: HTTP error 502 while getting https://i.example/a", "", PackageIndexUnreachable),
+        ("WARNING: Retrying after connection broken by 'X'", "", PackageIndexUnreachable),
+        (CONFLICT, f"{FETCH} timed out - skipping", ManifestError),
+        (HASHES, f"{FETCH} timed out - skipping", RequirementsFailed),
+        (FULL, "", NoSpace),
+        ("ERROR: Failed to build a", "", RequirementsFailed),
+    ],
+)
+def test_a_failure_has_its_kind(output: str, log: str, kind: type[RlhfError]) -> None:
+    error = failure(output, log, {})
+    assert type(error) is kind and output.splitlines()[0] in str(error)
+
+
+def test_the_last_lines_are_shown() -> None:
+    text = str(failure("\n".join(f"line {number}." for number in range(50)), "", {}))
+    assert "line 30." in text and "line 49." in text and "line 29." not in text
+
+
+def test_passwords_of_addresses_are_in_no_text() -> None:
+    variables = {
+        "PIP_EXTRA_INDEX_URL": "https://a.example/s https://team:p%2Fw0rd@i.example/s",
+        "PIP_INDEX_URL": "https://t0ken@o.example/s",
+        "OTHER": "https://me:i@o.example",
+    }
+    said = "https://team:p%2Fw0rd@i.example and p/w0rd of i, t0ken https://x:y@z@o.example/s@1"
+    shown = without_secrets(said, variables)
+    assert shown == "https://****@i.example and **** of i, **** https://****@o.example/s@1"
+
+
+def test_pip_is_the_environments_own_or_that_of_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "pip" or None)
+    assert find_pip() == [sys.executable, "-m", "pip"]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    base = sys._base_executable
+    assert find_pip() == [base, "-m", "pip", "--python", sys.executable]
+    monkeypatch.setattr(sys, "_base_executable", "/bin/false")
+    with pytest.raises(RequirementsFailed, match="installed by pip: got none in .*/bin/false"):
+        find_pip()
