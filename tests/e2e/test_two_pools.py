@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from importlib import metadata
@@ -12,9 +13,12 @@ import pytest
 
 from rlhf_api.on_cluster import DASHBOARD_PORT, GCS_PORT, REPORT_PORT
 from rlhf_api.status import JobPhase, RLHFJobStatus
+from rlhf_cli.packages.lock import read_lock
 from rlhf_runtime.telemetry.run_folder import RunFolder
 
 from ..cluster.kubectl import Kubectl
+from ..rlhf_cli.packages.wheels import write_wheel
+from ..runs.records import step_metrics
 from ..timelines import overlapping_steps, spans_of
 from .installed import InstalledOperator
 from .job_on_cluster import JobOnCluster
@@ -39,6 +43,11 @@ TIMED_OUT = ("i/o timeout", "Client.Timeout", "context deadline exceeded")
 RUNTIME_IMAGE = f"localhost/rlhf-runtime:{metadata.version('rlhf-operator')}-cpu"
 GREETING = {"GREETING": "hello"}
 """Content of a ConfigMap that the job mounts and reads variables from."""
+HELLO = """
+def hello(samples):
+    return [0.5] * len(samples)
+"""
+"""The module of a package that only the job's index has."""
 LISTENS = re.compile(r"listens at (\S+)")
 """In a rank's log."""
 
@@ -52,6 +61,15 @@ def split_ppo() -> dict[str, Any]:
     warm_start = {"maxSteps": 2, "stopAtExactMatch": None}
     spec["schedule"] = {"steps": STEPS, "promptsPerStep": 64, "warmStart": warm_start}
     spec["resources"]["pod"] = own_pod()
+    spec["code"] = {"requirements": ["greeting>=1"]}
+    spec["rewards"].append(
+        {"name": "hello", "weight": 0.0, "function": {"entrypoint": "greeting:hello"}}
+    )
+    spec["env"] = [
+        *spec.get("env", []),
+        {"name": "PIP_NO_INDEX", "value": "1"},
+        {"name": "PIP_FIND_LINKS", "value": "/wheels"},
+    ]
     return job
 
 
@@ -63,9 +81,13 @@ def own_pod() -> dict[str, Any]:
     return {
         "volumes": [
             {"name": "words", "configMap": {"name": "words"}},
+            {"name": "wheels", "configMap": {"name": "wheels"}},
             {"name": "local", "emptyDir": {}},
         ],
-        "volumeMounts": [{"name": "local", "mountPath": "/local", "readOnly": True}],
+        "volumeMounts": [
+            {"name": "local", "mountPath": "/local", "readOnly": True},
+            {"name": "wheels", "mountPath": "/wheels", "readOnly": True},
+        ],
         "envFrom": [{"configMapRef": {"name": "words"}}],
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
         "terminationGracePeriodSeconds": 40,
@@ -91,12 +113,15 @@ def test_each_pool_is_a_group_of_workers_and_they_work_at_the_same_time(
     operator: InstalledOperator,
     namespace_of_jobs: str,
     checkpoints: CheckpointVolume,
+    tmp_path: Path,
 ) -> None:
     manifest = split_ppo()
     job = JobOnCluster(kubectl, namespace_of_jobs, manifest["metadata"]["name"])
     operator.upgrade("podPolicy.extraContainers=true")
-    words = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "words"}}
-    kubectl.apply(namespace_of_jobs, {**words, "data": GREETING})
+    kubectl.apply(namespace_of_jobs, {**config_map("words"), "data": GREETING})
+    wheel = write_wheel(tmp_path, "greeting", "1.0", code=HELLO)
+    content = base64.b64encode(wheel.read_bytes()).decode()
+    kubectl.apply(namespace_of_jobs, {**config_map("wheels"), "binaryData": {wheel.name: content}})
     kubectl.apply(namespace_of_jobs, manifest)
     job.until(lambda status: status.phase is JobPhase.RUNNING, START_SECONDS, "its driver runs")
     check_groups(job)
@@ -113,6 +138,7 @@ def test_each_pool_is_a_group_of_workers_and_they_work_at_the_same_time(
     assert job.status.restarts.total == 0 and job.status.attempts == 1, job.story()
     folder = checkpoints.folder / job.name
     check_places(folder, pools)
+    check_packages(folder)
     overlaps = overlapping_steps(folder, "actor.train", "critic.train")
     print(f"\nactor and critic trained at the same time in {len(overlaps)} of {STEPS} steps")
     assert overlaps
@@ -129,6 +155,20 @@ def check_groups(job: JobOnCluster) -> None:
     labels = [pod["metadata"]["labels"] for pod in pods]
     assert {each["ray.io/cluster"] for each in labels} == {cluster["metadata"]["name"]}
     assert sorted(each["ray.io/group"] for each in labels) == [ACTORS, CRITICS]
+
+
+def config_map(name: str) -> dict[str, Any]:
+    """The header of a ConfigMap."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+
+
+def check_packages(folder: Path) -> None:
+    """The reward's package was installed once, on the claim, and scored every sample."""
+    lock = read_lock(folder)
+    assert lock is not None and [package.pin for package in lock.packages] == ["greeting==1.0"]
+    (installed,) = (folder / "packages").glob("*/greeting.py")
+    assert installed.parent.name == lock.digest
+    assert {metrics["reward/hello"] for metrics in step_metrics(folder)} == {0.5}
 
 
 def check_own_pods(job: JobOnCluster) -> None:

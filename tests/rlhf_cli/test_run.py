@@ -103,7 +103,7 @@ def test_packages_stay_those_of_a_run_until_it_starts_over_or_needs_others(
     def keep(task: TrainingTask) -> str:
         assert task.python_path.packages is not None
         (name,) = task.python_path.packages.names
-        seen.append((name, [text for text in task.notices if "other code" in text]))
+        seen.append((name, [text for text in task.notices if "other code than" in text]))
         record = run_record(task.job, task.plan, task.folder, task.python_path)
         with task.folder as folder:
             folder.append(record)
