@@ -232,7 +232,8 @@ def model_not_saved(folder: Path, error: Exception) -> ModelNotSaved:
 
 
 class NoSpace(RuntimeFailure):
-    """The disk is still full at the end of failurePolicy.spaceDeadlineSeconds."""
+    """The disk is still full at the end of failurePolicy.spaceDeadlineSeconds, or before the start,
+    when packages are installed."""
 
     # Operators do not restart a job for this reason.
     reason = SavingProblem.NO_SPACE.value

@@ -65,13 +65,16 @@ class PackageStore:
             ManifestError: one needs another version of an installed package.
             RequirementsFailed: pip cannot resolve or install them.
             PackageIndexUnreachable: the index does not answer.
-            FolderUnusable: the folder of sets cannot be written.
+            FolderUnusable: the folder of sets, or that of temporary files, cannot be written.
         """
         installed = installed_versions()
         lock = None if self.run is None else read_lock(self.run)
         if lock is None or not lock.is_of(requirements, installed):
             self.notify(f"resolving code.requirements: {', '.join(requirements)}")
-            lock = resolve(requirements, installed, self.keep_alive)
+            try:
+                lock = resolve(requirements, installed, self.keep_alive)
+            except OSError as error:
+                raise _unusable(error, "the folder of temporary files") from error
         folder = self.install(lock)
         names = tuple(package.pin for package in lock.packages)
         return Packages(str(folder), lock.digest, names)
@@ -93,11 +96,7 @@ class PackageStore:
                 if not folder.is_dir():
                     self._install_as(lock, folder)
         except OSError as error:
-            text = (
-                f"packages of code.requirements cannot be stored: got {error} in {self.folder}; "
-                "free space there, or correct its permissions"
-            )
-            raise with_cause(FolderUnusable(text), error) from error
+            raise _unusable(error, str(self.folder)) from error
         return folder
 
     def _install_as(self, lock: PackageLock, folder: Path) -> None:
@@ -144,6 +143,14 @@ class PackageStore:
             yield
         finally:
             os.close(descriptor)
+
+
+def _unusable(error: OSError, folder: str) -> FolderUnusable:
+    text = (
+        f"packages of code.requirements cannot be stored: got {error} in {folder}; free space "
+        "there, or correct its permissions"
+    )
+    return with_cause(FolderUnusable(text), error)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rlhf_api.spec.cluster import CodeSpec
 from rlhf_runtime.python_path import Packages
+from rlhf_runtime.synced_folder import sync_folder
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 LOCK_FILE = "requirements.json"
@@ -104,7 +105,7 @@ def read_lock(folder: Path) -> PackageLock | None:
 
 
 def write_lock(folder: Path, lock: PackageLock) -> None:
-    """Write a lock into a folder.
+    """Write a lock into a folder, and wait until the disk has it.
 
     Raises:
         OSError: it cannot be written.
@@ -115,6 +116,7 @@ def write_lock(folder: Path, lock: PackageLock) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(folder / LOCK_FILE)
+    sync_folder(folder)
 
 
 def keep_lock(run: Path, code: CodeSpec | None, packages: Packages | None) -> None:

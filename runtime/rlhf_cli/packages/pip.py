@@ -24,9 +24,10 @@ SHOWN_LINES = 20
 OUTPUT, LOG = "output.txt", "log.txt"
 # Settings of pip that would install something else, or elsewhere.
 _SETTINGS_OF_A_TARGET = (
-    "PIP_DRY_RUN", "PIP_FORCE_REINSTALL", "PIP_IGNORE_INSTALLED", "PIP_LOG", "PIP_NO_DEPS",
-    "PIP_PREFIX", "PIP_QUIET", "PIP_REPORT", "PIP_REQUIREMENT", "PIP_REQUIRE_VIRTUALENV",
-    "PIP_ROOT", "PIP_TARGET", "PIP_UPGRADE", "PIP_USER", "PIP_VERBOSE",
+    "PIP_DRY_RUN", "PIP_EDITABLE", "PIP_FORCE_REINSTALL", "PIP_IGNORE_INSTALLED", "PIP_LOG",
+    "PIP_NO_DEPENDENCIES", "PIP_NO_DEPS", "PIP_PREFIX", "PIP_PYTHON", "PIP_QUIET", "PIP_REPORT",
+    "PIP_REQUIREMENT", "PIP_REQUIRE_HASHES", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET",
+    "PIP_UPGRADE", "PIP_USER", "PIP_VERBOSE",
 )  # fmt: skip
 _CREDENTIALS = re.compile(r"://[^/?#\s]+@")
 # Texts of pip's log about an index that does not answer. An answer such as 404 is none of them.
@@ -37,6 +38,8 @@ _UNREACHABLE = re.compile(
     r"|after connection broken by|ReadTimeoutError|ConnectTimeoutError|IncompleteRead"
     r"|NewConnectionError|Max retries exceeded"
 )
+# A quota, too, is a full disk.
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _CONFLICT = re.compile(r"\(constraint\) (\S+)")
 
 
@@ -138,17 +141,20 @@ def failure(output: str, log: str, variables: Mapping[str, str]) -> RlhfError:
             f"says:\n{words}",
         )
         return ManifestError([problem])
-    if "No space left on device" in output:
-        text = f"the packages of code.requirements need more space. pip says:\n{words}"
-        return NoSpace(text).at(*REQUIREMENTS)
+    if _FULL.search(output):
+        return NoSpace(
+            "the packages of code.requirements do not fit on the disk; free space there, or use an "
+            f"image that has them. pip says:\n{words}"
+        ).at(*REQUIREMENTS)
     if _UNREACHABLE.search(log) or _UNREACHABLE.search(output):
         return PackageIndexUnreachable(
             "the package index does not answer; see to PIP_INDEX_URL and the network. pip says:\n"
             + words
         ).at(*REQUIREMENTS)
-    return RequirementsFailed(f"code.requirements cannot be installed. pip says:\n{words}").at(
-        *REQUIREMENTS
-    )
+    return RequirementsFailed(
+        "code.requirements cannot be installed; correct them, or the index, or use an image that "
+        f"has the packages. pip says:\n{words}"
+    ).at(*REQUIREMENTS)
 
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:
@@ -164,6 +170,6 @@ def without_secrets(text: str, variables: Mapping[str, str]) -> str:
             user, _, password = match[3:-1].partition(":")
             # A token may stand alone.
             secret = password or user
-            for form in (secret, unquote(secret)):
+            for form in filter(None, (secret, unquote(secret))):
                 text = text.replace(form, "****")
     return _CREDENTIALS.sub("://****@", text)

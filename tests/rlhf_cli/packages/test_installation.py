@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -18,7 +19,7 @@ from rlhf_api.exits import ExitCode
 from rlhf_api.spec.cluster import CodeSpec
 from rlhf_cli.packages import installation, pip
 from rlhf_cli.packages.installation import SETS_LOCK, UNFINISHED, PackageStore, cache_folder
-from rlhf_cli.packages.lock import LOCK_FILE, keep_lock, read_lock
+from rlhf_cli.packages.lock import LOCK_FILE, PackageLock, keep_lock, read_lock
 from rlhf_runtime.errors import FolderUnusable, PackageIndexUnreachable, RequirementsFailed
 from rlhf_runtime.hooks import Hook
 
@@ -194,6 +195,18 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "sets").write_text("a file")
     with pytest.raises(FolderUnusable, match=f"cannot be stored.*{tmp_path}/sets"):
         PackageStore(tmp_path / "sets").install(lock_of(WORDS))
+
+
+def test_a_full_folder_of_temporary_files_is_no_bug(
+    store: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(*arguments: object) -> PackageLock:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/rlhf-pip-x")
+
+    monkeypatch.setattr(installation, "resolve", resolve)
+    with pytest.raises(FolderUnusable, match="/tmp/rlhf-pip-x' in the folder of") as failed:
+        store().packages_for(WORDS)
+    assert failed.value.is_disk_full
 
 
 def test_the_sets_of_a_user_are_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import pytest
 
 from rlhf_api.errors import ManifestError, RlhfError
-from rlhf_cli.packages.pip import failure, find_pip, without_secrets
+from rlhf_cli.packages import pip
+from rlhf_cli.packages.pip import OUTPUT, failure, find_pip, run_pip, without_secrets
 from rlhf_runtime.errors import NoSpace, PackageIndexUnreachable, RequirementsFailed
 
 MISSING = "ERROR: No matching distribution found for a"
@@ -31,6 +33,7 @@ FETCH = "Could not fetch URL https://i.example/simple/a/:"
         (CONFLICT, f"{FETCH} timed out - skipping", ManifestError),
         (HASHES, f"{FETCH} timed out - skipping", RequirementsFailed),
         (FULL, "", NoSpace),
+        ("ERROR: [Errno 122] Disk quota exceeded", "", NoSpace),
         ("ERROR: Failed to build a", "", RequirementsFailed),
     ],
 )
@@ -49,6 +52,7 @@ def test_passwords_of_addresses_are_in_no_text() -> None:
         "PIP_EXTRA_INDEX_URL": "https://a.example/s https://team:p%2Fw0rd@i.example/s",
         "PIP_INDEX_URL": "https://t0ken@o.example/s",
         "OTHER": "https://me:i@o.example",
+        "PIP_FIND_LINKS": "https://:@o.example/s",
     }
     said = "https://team:p%2Fw0rd@i.example and p/w0rd of i, t0ken https://x:y@z@o.example/s@1"
     shown = without_secrets(said, variables)
@@ -64,3 +68,16 @@ def test_pip_is_the_environments_own_or_that_of_its_base(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "_base_executable", "/bin/false")
     with pytest.raises(RequirementsFailed, match="installed by pip: got none in .*/bin/false"):
         find_pip()
+
+
+def test_settings_of_the_index_reach_pip_and_those_of_another_target_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PIP_INDEX_URL", "PIP_TARGET", "PIP_PYTHON", "PIP_REQUIRE_HASHES"):
+        monkeypatch.setenv(name, "1")
+    program = "import os; print('\\n'.join(os.environ))"
+    monkeypatch.setattr(pip, "find_pip", lambda: [sys.executable, "-c", program])
+    run_pip([], tmp_path)
+    names = (tmp_path / OUTPUT).read_text().splitlines()
+    assert "PIP_INDEX_URL" in names
+    assert {"PIP_TARGET", "PIP_PYTHON", "PIP_REQUIRE_HASHES"}.isdisjoint(names)
