@@ -51,7 +51,7 @@ class Training:
 
     model: RoleModel
     pipeline: Pipeline
-    """Of a replica and an update."""
+    """Passes of a replica in an update."""
     updates: int
     chunks: int
     """Parts of the layers that a stage has; 1: stages are not interleaved."""
@@ -125,7 +125,7 @@ class Comparison(NamedTuple):
     on_halves: Choice | None
     fused: Choice | None
     interleaved: Choice | None
-    """In turn or on halves, with stages of one or two chunks of layers."""
+    """The better of in turn and on halves, with stages of one or two chunks of layers."""
     bound: float | None
     """Seconds of the fastest in turn, on halves or fused if pipelines never idled."""
 
@@ -222,7 +222,7 @@ class _Fusable(NamedTuple):
     busy_seconds: float
     """Seconds if pipelines never idled."""
     activation_bytes: int
-    """Of micro-batches in flight, on a GPU."""
+    """Limit on a GPU, for micro-batches in flight."""
     trainings: tuple[Training, Training]
 
 

@@ -48,7 +48,7 @@ def exactly_one(fields: Sequence[str]) -> Rule:
 
 
 def mutually_exclusive(fields: Sequence[str]) -> Rule:
-    """The rule that not several of these fields are set.
+    """The rule that at most one of these fields is set.
 
     Args:
         fields: their Python names.

@@ -105,7 +105,7 @@ class Kube(Protocol):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Objects at one moment."""
+    """Objects of a kind. The end of a list that lasts for minutes is newer than its version."""
 
     items: tuple[Manifest, ...]
     version: str

@@ -1,4 +1,4 @@
-"""Requirements of packages, as far as the manifest alone shows mistakes in them."""
+"""Mistakes in `code.requirements` that the manifest alone shows."""
 
 from __future__ import annotations
 

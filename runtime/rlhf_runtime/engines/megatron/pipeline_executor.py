@@ -38,11 +38,11 @@ class _Execution:
         self._stages = stages
         self._group = group
         self._computed: dict[Operation, torch.Tensor] = {}
-        """Not yet sent."""
+        """Results that another rank needs, until they are sent."""
         self._received: dict[Operation, torch.Tensor] = {}
-        """Not yet used."""
+        """Results of other ranks, until an operation uses them."""
         self._transfers: list[dist.P2POp] = []
-        """Of the last exchange, with their tensors, which must live until they have arrived."""
+        """Transfers of the last exchange. Their tensors must live until they have arrived."""
         self._works: list[dist.Work] = []
 
     def compute(self, operation: Operation) -> None:

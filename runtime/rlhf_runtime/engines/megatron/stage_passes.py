@@ -57,7 +57,7 @@ class StagePasses:
         self._model = model
         self._micro_batches = enumerate(micro_batches)
         self._inputs: dict[int, Inputs] = {}
-        """By micro-batch, until its forward pass."""
+        """Inputs by micro-batch, until its forward pass."""
         self._consume = consume
         self._trains = trains
         self._hidden: dict[int, torch.Tensor] = {}
