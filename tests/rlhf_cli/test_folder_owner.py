@@ -13,6 +13,7 @@ from rlhf_cli.folder_owner import (
     OwnerRecord,
     claim_folder,
     require_folder_of,
+    will_continue,
 )
 from rlhf_runtime.errors import FolderOfAnotherJob, FolderUnusable
 
@@ -46,6 +47,7 @@ def test_a_new_folder_is_the_first_jobs_and_stays_its_own(tmp_path: Path) -> Non
     train(tmp_path, "first")
     # A restart continues its own run, whatever the manifest says by now.
     for start in (FRESH, CONTINUE):
+        assert will_continue(tmp_path, FIRST, start)
         assert claim_folder(tmp_path, FIRST, start) == ""
     assert files_of(tmp_path) == {".lock": ""} | OF_FIRST
 
@@ -87,6 +89,7 @@ def test_a_fresh_start_puts_the_earlier_run_aside_once(tmp_path: Path, recorded:
     if recorded:
         claim_folder(tmp_path, FIRST, CONTINUE)
     train(tmp_path, "first")
+    assert not will_continue(tmp_path, SECOND, FRESH)
     text = claim_folder(tmp_path, SECOND, FRESH)
     assert "starts from the beginning" in text and text.endswith("put aside in earlier/1")
     assert files_of(tmp_path) == AS_EARLIER
@@ -118,6 +121,7 @@ def test_a_move_that_was_cut_off_is_finished_by_the_next_driver(
         patch.setattr(Path, "rename", killed)
         claim_folder(tmp_path, SECOND, FRESH)
     assert (tmp_path / "metrics.jsonl").exists() and not (tmp_path / "checkpoints").exists()
+    assert not will_continue(tmp_path, next_job, start), "what is left is the earlier run's"
     claim_folder(tmp_path, next_job, start)
     assert files_of(tmp_path) == AS_EARLIER
 

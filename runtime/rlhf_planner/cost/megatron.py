@@ -94,7 +94,7 @@ def megatron_inference(
     return slot.call(part.number, model.mesh.pipeline)
 
 
-class StagePasses(NamedTuple):
+class StageSeconds(NamedTuple):
     """Seconds of one micro-batch on a stage, with its messages to other ranks."""
 
     forward: float
@@ -103,13 +103,13 @@ class StagePasses(NamedTuple):
 
 def stage_passes(
     model: RoleModel, part: MicroBatches, layers: LayerSeconds, links: Links
-) -> tuple[StagePasses, ...]:
+) -> tuple[StageSeconds, ...]:
     """Passes of each stage of a trained role, from the first layers to the last."""
     passes = []
     for stage in range(model.mesh.pipeline):
         forward = _slot(model, part, layers, links, stage, trains=False).total
         both = _slot(model, part, layers, links, stage, trains=True).total
-        passes.append(StagePasses(forward, both - forward))
+        passes.append(StageSeconds(forward, both - forward))
     return tuple(passes)
 
 

@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_runtime.engines.megatron.stage_programs import Exchange, Program, make_program
+from rlhf_runtime.engines.megatron.stage_programs import Program, StageExchange, make_program
 from rlhf_sizing.schedules import (
     Operation,
     OperationOrders,
@@ -69,9 +69,11 @@ def test_ranks_compute_their_orders_and_exchange_every_result_once(case: Case) -
     orders, devices = case
     sent, received = Counter[tuple[Operation, int, int]](), Counter[tuple[Operation, int, int]]()
     for rank, program in enumerate(make_programs(orders, devices)):
-        assert [step for step in program if not isinstance(step, Exchange)] == list(orders[rank])
+        assert [step for step in program if not isinstance(step, StageExchange)] == list(
+            orders[rank]
+        )
         for step in program:
-            if isinstance(step, Exchange):
+            if isinstance(step, StageExchange):
                 sent.update((source, rank, peer) for source, peer in step.sends)
                 received.update((source, peer, rank) for source, peer in step.receives)
     assert sent == received == Counter(wanted(orders, devices))
@@ -104,7 +106,7 @@ def test_programs_end_even_if_sends_wait_for_their_receivers(case: Case, random:
         count = len(waiting)
         for rank in waiting:
             step = programs[rank][0]
-            if isinstance(step, Exchange):
+            if isinstance(step, StageExchange):
                 assert {source for source, _ in step.sends} <= available[rank]
                 messages = (*step.sends, *step.receives)
                 begun |= {(rank, source) for source, _ in messages}
@@ -125,7 +127,7 @@ def begun_more(programs: Sequence[Program], begun: set[tuple[int, Operation]]) -
     return any(
         all((peer, source) in begun for source, peer in (*step.sends, *step.receives))
         for step in (program[0] for program in programs if program)
-        if isinstance(step, Exchange)
+        if isinstance(step, StageExchange)
     )
 
 
@@ -139,7 +141,7 @@ def test_two_ranks_have_their_messages_in_one_order(case: Case) -> None:
     )
     for rank, program in enumerate(make_programs(*case)):
         for step in program:
-            if isinstance(step, Exchange):
+            if isinstance(step, StageExchange):
                 for source, peer in step.sends:
                     sent.setdefault((rank, peer), []).append(source)
                 for source, peer in step.receives:
@@ -175,7 +177,7 @@ def test_one_stage_exchanges_nothing() -> None:
     assert " ".join(map(written, program)) == "F0 B0 F1 B1"
 
 
-def written(step: Operation | Exchange) -> str:
+def written(step: Operation | StageExchange) -> str:
     if isinstance(step, Operation):
         return f"{'B' if step.is_backward else 'F'}{step.micro_batch}"
     sends = [f">{written(source)}" for source, _ in step.sends]

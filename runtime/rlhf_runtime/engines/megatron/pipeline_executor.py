@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from rlhf_runtime.engines.megatron.stage_passes import StagePasses
-from rlhf_runtime.engines.megatron.stage_programs import Exchange, Program
+from rlhf_runtime.engines.megatron.stage_programs import Program, StageExchange
 from rlhf_sizing.schedules import Operation
 
 
@@ -24,7 +24,7 @@ def execute(program: Program, stages: Sequence[StagePasses], group: dist.Process
     """
     execution = _Execution(stages, group)
     for step in program:
-        if isinstance(step, Exchange):
+        if isinstance(step, StageExchange):
             execution.exchange(step)
         else:
             execution.compute(step)
@@ -54,7 +54,7 @@ class _Execution:
         if result is not None:
             self._computed[operation] = result
 
-    def exchange(self, exchange: Exchange) -> None:
+    def exchange(self, exchange: StageExchange) -> None:
         self.finish_exchange()
         for source, peer in exchange.sends:
             self._add_transfer(dist.isend, self._computed.pop(source), peer)

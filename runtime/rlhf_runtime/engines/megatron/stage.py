@@ -219,10 +219,8 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
             if mapping.cut is not WeightSplit.REPLICATED and not hasattr(
                 parameter, "tensor_model_parallel"
             ):
-                dim, stride = (
-                    int(mapping.cut is WeightSplit.COLUMNS),
-                    1 + (mapping.cut is WeightSplit.PAIRS),
-                )
+                dim = int(mapping.cut is WeightSplit.COLUMNS)
+                stride = 2 if mapping.cut is WeightSplit.PAIRS else 1
                 set_tensor_model_parallel_attributes(parameter, True, dim, stride)
 
     @torch.no_grad()

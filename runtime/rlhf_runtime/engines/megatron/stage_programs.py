@@ -16,7 +16,7 @@ FORWARD_SECONDS, BACKWARD_SECONDS = 1.0, 2.0
 """Durations that order messages. Only their order counts; every rank must use the same."""
 
 
-class Message(NamedTuple):
+class StageMessage(NamedTuple):
     """The result of an operation, from or to another rank."""
 
     source: Operation
@@ -26,14 +26,14 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class StageExchange:
     """Messages that are in flight at the same time."""
 
-    sends: tuple[Message, ...]
-    receives: tuple[Message, ...]
+    sends: tuple[StageMessage, ...]
+    receives: tuple[StageMessage, ...]
 
 
-Program = list[Operation | Exchange]
+Program = list[Operation | StageExchange]
 """Operations of a rank, and exchanges before and after them."""
 
 
@@ -110,8 +110,8 @@ def _places(
     return places
 
 
-def _exchange(rank: int, transfers: Sequence[_Transfer]) -> Exchange:
-    return Exchange(
-        sends=tuple(Message(t.source, t.receiver) for t in transfers if t.sender == rank),
-        receives=tuple(Message(t.source, t.sender) for t in transfers if t.receiver == rank),
+def _exchange(rank: int, transfers: Sequence[_Transfer]) -> StageExchange:
+    return StageExchange(
+        sends=tuple(StageMessage(t.source, t.receiver) for t in transfers if t.sender == rank),
+        receives=tuple(StageMessage(t.source, t.sender) for t in transfers if t.receiver == rank),
     )
