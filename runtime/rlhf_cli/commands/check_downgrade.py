@@ -52,8 +52,9 @@ def check_downgrade(
             typer.echo(f"{job.namespace}/{job.name}: {field.path}: {field.problem}")
     if num_losing:
         typer.echo(
-            f"{num_losing} of {len(live)} jobs that have not ended would lose these fields at "
-            "their next change; suspend them, or wait for their end, before the downgrade"
+            f"{num_losing} of {len(live)} jobs that have not ended would lose these fields when "
+            "they, or their status, are next written; suspend them, or wait for their end, before "
+            "the downgrade"
         )
         raise typer.Exit(ExitCode.MANIFEST)
     typer.echo(f"none of {len(live)} jobs that have not ended would lose a field")

@@ -128,15 +128,21 @@ def keep_lock(run: Path, code: CodeSpec | None, packages: Packages | None) -> No
         packages: of the job. None: it has none.
 
     Raises:
-        CannotRecord: the run's folder cannot be written.
+        CannotRecord: the run's folder cannot be written, or that of the packages has no lock.
     """
-    lock = None if packages is None else read_lock(Path(packages.folder))
     try:
-        if lock is None or code is None:
+        if packages is None or code is None:
             (run / LOCK_FILE).unlink(missing_ok=True)
-        else:
-            # Other requirements may have led to the same packages, which are installed once.
-            write_lock(run, lock.model_copy(update={"requirements": code.requirements}))
+            return
+        lock = read_lock(Path(packages.folder))
+        if lock is None:
+            # Without it the run would resume with other versions, and nobody would notice now.
+            raise CannotRecord(
+                f"the packages of the run cannot be recorded: got no readable {LOCK_FILE} in "
+                f"{packages.folder}; delete that folder, and they are installed again"
+            )
+        # Other requirements may have led to the same packages, which are installed once.
+        write_lock(run, lock.model_copy(update={"requirements": code.requirements}))
     except OSError as error:
         raise CannotRecord(
             f"the packages of the run cannot be recorded: got {type(error).__name__}: {error} in "

@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_cli.packages.lock import LOCK_FILE, LockedPackage, PackageLock, read_lock, this_python
+from rlhf_api.spec.cluster import CodeSpec
+from rlhf_cli.packages.lock import (
+    LOCK_FILE,
+    LockedPackage,
+    PackageLock,
+    keep_lock,
+    read_lock,
+    this_python,
+    write_lock,
+)
+from rlhf_runtime.python_path import Packages
+from rlhf_runtime.telemetry.errors import CannotRecord
 
 REQUIREMENTS = ("some-words>=1", "other")
 LOCK = PackageLock(
@@ -43,3 +54,12 @@ def test_a_damaged_lock_is_none(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / LOCK_FILE).write_text(text)
     assert read_lock(tmp_path) is None
+
+
+def test_a_set_without_a_lock_does_not_take_the_runs(tmp_path: Path) -> None:
+    run, packages = tmp_path / "run", Packages(str(tmp_path / "set"), LOCK.digest)
+    run.mkdir()
+    write_lock(run, LOCK)
+    with pytest.raises(CannotRecord, match=r"no readable requirements\.json in .*/set; delete"):
+        keep_lock(run, CodeSpec(requirements=REQUIREMENTS), packages)
+    assert read_lock(run) == LOCK
