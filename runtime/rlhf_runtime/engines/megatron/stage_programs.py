@@ -66,14 +66,14 @@ def make_program(rank: int, orders: OperationOrders, devices: Sequence[Sequence[
     transfers = [
         item for item in _transfers(orders, devices) if rank in (item.sender, item.receiver)
     ]
-    places = _places(rank, order, sorted(transfers))
+    by_position = _transfers_by_position(rank, order, sorted(transfers))
     program: Program = []
-    for place, operation in enumerate(order):
-        if place in places:
-            program.append(_exchange(rank, places[place]))
+    for position, operation in enumerate(order):
+        if position in by_position:
+            program.append(_exchange(rank, by_position[position]))
         program.append(operation)
-    if len(order) in places:
-        program.append(_exchange(rank, places[len(order)]))
+    if len(order) in by_position:
+        program.append(_exchange(rank, by_position[len(order)]))
     return program
 
 
@@ -92,12 +92,12 @@ def _seconds(operation: Operation) -> float:
     return BACKWARD_SECONDS if operation.is_backward else FORWARD_SECONDS
 
 
-def _places(
+def _transfers_by_position(
     rank: int, order: Sequence[Operation], transfers: Sequence[_Transfer]
 ) -> Mapping[int, Sequence[_Transfer]]:
-    """Transfers by the number of operations before them; in this order they stay sorted."""
+    """Sorted transfers by the number of operations before them."""
     index = {operation: number for number, operation in enumerate(order)}
-    places: dict[int, list[_Transfer]] = {}
+    by_position: dict[int, list[_Transfer]] = {}
     # Backwards, since a receive that is before another message must not come after it. A result is
     # sent at once. It is received as late as possible, which leaves its sender the most time.
     latest = len(order)
@@ -106,8 +106,8 @@ def _places(
             latest = index[transfer.source] + 1
         else:
             latest = min(latest, index[transfer.consumer])
-        places.setdefault(latest, []).insert(0, transfer)
-    return places
+        by_position.setdefault(latest, []).insert(0, transfer)
+    return by_position
 
 
 def _exchange(rank: int, transfers: Sequence[_Transfer]) -> StageExchange:
