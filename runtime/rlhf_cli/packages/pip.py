@@ -8,7 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
@@ -22,14 +23,22 @@ REQUIREMENTS = ("spec", "code", "requirements")
 POLL_SECONDS = 0.2
 SHOWN_LINES = 20
 OUTPUT, LOG = "output.txt", "log.txt"
-# Settings of pip that would install something else, or elsewhere.
+# Settings of pip that would install something else, or elsewhere, or for another Python.
 _SETTINGS_OF_A_TARGET = (
-    "PIP_DRY_RUN", "PIP_EDITABLE", "PIP_FORCE_REINSTALL", "PIP_IGNORE_INSTALLED", "PIP_LOG",
-    "PIP_NO_DEPENDENCIES", "PIP_NO_DEPS", "PIP_PREFIX", "PIP_PYTHON", "PIP_QUIET", "PIP_REPORT",
+    "PIP_ABI", "PIP_DRY_RUN", "PIP_EDITABLE", "PIP_FORCE_REINSTALL", "PIP_GROUP",
+    "PIP_IGNORE_INSTALLED", "PIP_IMPLEMENTATION", "PIP_LOG", "PIP_NO_DEPENDENCIES",
+    "PIP_NO_DEPS", "PIP_PLATFORM",
+    "PIP_PREFIX", "PIP_PYTHON", "PIP_PYTHON_VERSION", "PIP_QUIET", "PIP_REPORT",
     "PIP_REQUIREMENT", "PIP_REQUIRE_HASHES", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET",
     "PIP_UPGRADE", "PIP_USER", "PIP_VERBOSE",
 )  # fmt: skip
 _CREDENTIALS = re.compile(r"://[^/?#\s]+@")
+# Lines of the traceback that pip prints after a fault of its own, without those of the exception.
+_TRACEBACK = re.compile(
+    r"ERROR: Exception:|Traceback \(most recent call last\):|\s"
+    r"|During handling of the above exception|The above exception was the direct cause"
+)
+_FULL_DISK = "No space left on device"
 # Texts of pip's log about an index that does not answer. An answer such as 404 is none of them.
 _UNREACHABLE = re.compile(
     r"Could not fetch URL \S+ (connection error|timed out|There was a problem confirming)"
@@ -76,7 +85,10 @@ def run_pip(arguments: Sequence[str], folder: Path, keep_alive: Hook = noop) -> 
         RequirementsFailed: pip failed otherwise.
     """
     variables = {
-        name: value for name, value in os.environ.items() if name not in _SETTINGS_OF_A_TARGET
+        name: value
+        for name, value in os.environ.items()
+        # pip reads the rest of a name in any case.
+        if not (name.startswith("PIP_") and name.upper() in _SETTINGS_OF_A_TARGET)
     }
     options = ["--no-input", "--no-color", "--disable-pip-version-check"]
     options += ["--log", str(folder / LOG)]
@@ -124,7 +136,7 @@ def failure(output: str, log: str, variables: Mapping[str, str]) -> RlhfError:
         log: its verbose log.
         variables: the environment, whose secrets are left out of texts.
     """
-    lines = [line for line in without_secrets(output, variables).splitlines() if line.strip()]
+    lines = list(_shown_lines(without_secrets(output, variables)))
     words = "\n".join(f"  {line}" for line in lines[-SHOWN_LINES:])
     if "DO NOT MATCH THE HASHES" in output:
         return RequirementsFailed(
@@ -141,10 +153,11 @@ def failure(output: str, log: str, variables: Mapping[str, str]) -> RlhfError:
             f"says:\n{words}",
         )
         return ManifestError([problem])
-    if _FULL.search(output):
+    if full := _FULL.search(output):
         return NoSpace(
-            "the packages of code.requirements do not fit on the disk; free space there, or use an "
-            f"image that has them. pip says:\n{words}"
+            f"the packages of code.requirements need more space: got {full[0]}; free space "
+            "where they are stored and in the folder of temporary files (TMPDIR, now "
+            f"{tempfile.gettempdir()}). pip says:\n{words}"
         ).at(*REQUIREMENTS)
     if _UNREACHABLE.search(log) or _UNREACHABLE.search(output):
         return PackageIndexUnreachable(
@@ -155,6 +168,16 @@ def failure(output: str, log: str, variables: Mapping[str, str]) -> RlhfError:
         "code.requirements cannot be installed; correct them, or the index, or use an image that "
         f"has the packages. pip says:\n{words}"
     ).at(*REQUIREMENTS)
+
+
+def _shown_lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text of pip that tell a user something."""
+    is_traceback = False
+    for line in text.splitlines():
+        # Tracebacks of a package's build, which help its user, are indented.
+        is_traceback |= line.startswith("ERROR: Exception:")
+        if line.strip() and not (is_traceback and _TRACEBACK.match(line)):
+            yield line
 
 
 def without_secrets(text: str, variables: Mapping[str, str]) -> str:

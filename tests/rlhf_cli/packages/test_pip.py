@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,52 @@ def test_a_failure_has_its_kind(output: str, log: str, kind: type[RlhfError]) ->
 def test_the_last_lines_are_shown() -> None:
     text = str(failure("\n".join(f"line {number}." for number in range(50)), "", {}))
     assert "line 30." in text and "line 49." in text and "line 29." not in text
+
+
+CRASH = """Processing a.whl
+ERROR: Exception:
+Traceback (most recent call last):
+  File "/pip/cli.py", line 180, in run
+    func()
+    ^^^^^^
+OSError: [Errno 28] No space left on device
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/pip/cli.py", line 1, in run
+shutil.Error: not moved
+"""
+BUILD = "  x setup.py\n      Traceback (most recent call last):\n        File 'setup.py', line 1"
+
+
+def test_a_fault_of_pip_is_shown_without_its_traceback_and_a_builds_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/my/tmp")
+    text = str(failure(CRASH, "", {}))
+    assert "free space where they are stored and" in text and "now /my/tmp)" in text
+    *_, first, second, third = text.splitlines()
+    assert first == "  Processing a.whl" and third == "  shutil.Error: not moved"
+    assert second == "  OSError: [Errno 28] No space left on device"
+    assert "line 1" in str(failure(BUILD, "", {}))
+
+
+def test_settings_of_another_target_do_not_reach_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["PIP_PLATFORM", "PIP_PYTHON_VERSION", "PIP_Target", "PIP_REQUIRE_HASHES", "PIP_PRE"]
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    program = f"import os; print(*(name for name in {names} if name in os.environ)); 1 / 0"
+    monkeypatch.setattr(pip, "find_pip", lambda: [sys.executable, "-c", program])
+    with pytest.raises(RequirementsFailed) as failed:
+        pip.run_pip([], tmp_path)
+    assert "pip says:\n  PIP_PRE\n" in str(failed.value)
+
+
+def test_an_address_without_a_secret_changes_no_text() -> None:
+    assert without_secrets("no such a", {"PIP_INDEX_URL": "https://:@i.example/s"}) == "no such a"
 
 
 def test_passwords_of_addresses_are_in_no_text() -> None:
