@@ -18,7 +18,7 @@ from pathlib import Path
 
 import typer
 
-from rlhf_cli.packages.lock import PackageLock, read_lock, write_lock
+from rlhf_cli.packages.lock import LOCK_FILE, PackageLock, read_lock, write_lock
 from rlhf_cli.packages.pip import POLL_SECONDS, run_pip
 from rlhf_cli.packages.resolve import installed_versions, resolve
 from rlhf_runtime.disk_space import with_cause
@@ -33,9 +33,22 @@ SETS_LOCK = ".lock"
 
 
 def cache_folder() -> Path:
-    """Return the folder of sets on a machine of the user."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "rlhf" / "packages"
+    """Return the folder of sets on a machine of the user.
+
+    Raises:
+        FolderUnusable: the user has no home folder, and XDG_CACHE_HOME is not set.
+    """
+    root = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # Its specification ignores relative paths: they would name another folder for each command.
+    if not root.is_absolute():
+        try:
+            root = Path.home() / ".cache"
+        except RuntimeError as error:
+            raise FolderUnusable(
+                "packages of code.requirements need a cache folder: got no home folder, and no "
+                "absolute path in XDG_CACHE_HOME; set XDG_CACHE_HOME to a folder that you can write"
+            ) from error
+    return root / "rlhf" / "packages"
 
 
 def _print(text: str) -> None:
@@ -68,13 +81,11 @@ class PackageStore:
             FolderUnusable: the folder of sets, or that of temporary files, cannot be written.
         """
         installed = installed_versions()
-        lock = None if self.run is None else read_lock(self.run)
+        lock = None if self.run is None else self._lock_of_run(self.run)
         if lock is None or not lock.is_of(requirements, installed):
             self.notify(f"resolving code.requirements: {', '.join(requirements)}")
-            try:
+            with _temporary_files():
                 lock = resolve(requirements, installed, self.keep_alive)
-            except OSError as error:
-                raise _unusable(error, "the folder of temporary files") from error
         folder = self.install(lock)
         names = tuple(package.pin for package in lock.packages)
         return Packages(str(folder), lock.digest, names)
@@ -89,15 +100,25 @@ class PackageStore:
         """
         # Workers and pip have other current folders.
         folder = self.folder.absolute() / lock.digest
-        if folder.is_dir():
+        if _is_complete(folder, lock):
             return folder
         try:
             with self._locked():
-                if not folder.is_dir():
+                if not _is_complete(folder, lock):
                     self._install_as(lock, folder)
         except OSError as error:
             raise _unusable(error, str(self.folder)) from error
         return folder
+
+    def _lock_of_run(self, run: Path) -> PackageLock | None:
+        """Return the lock of a run; say so if its file cannot be read."""
+        lock = read_lock(run)
+        if lock is None and os.path.lexists(run / LOCK_FILE):
+            self.notify(
+                f"{run / LOCK_FILE} cannot be read: the run may get other versions of "
+                "code.requirements than it began with"
+            )
+        return lock
 
     def _install_as(self, lock: PackageLock, folder: Path) -> None:
         # Processes that were killed have left these.
@@ -111,7 +132,13 @@ class PackageStore:
                 self._run_pip(lock, new)
             write_lock(new, lock)
             _sync(new)
-            new.rename(folder)
+            if folder.exists():
+                # Damaged: a set is written with its lock, without which no run can resume.
+                damaged = folder.rename(folder.with_name(f"{UNFINISHED}{lock.digest}"))
+                new.rename(folder)
+                shutil.rmtree(damaged, ignore_errors=True)
+            else:
+                new.rename(folder)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
@@ -151,6 +178,29 @@ def _unusable(error: OSError, folder: str) -> FolderUnusable:
         "there, or correct its permissions"
     )
     return with_cause(FolderUnusable(text), error)
+
+
+@contextmanager
+def _temporary_files() -> Iterator[None]:
+    """Turn faults of the folder of temporary files into errors that name it.
+
+    Raises:
+        FolderUnusable: files cannot be written there.
+    """
+    try:
+        yield
+    except OSError as error:
+        text = (
+            f"code.requirements cannot be resolved: got {error}; free space in the folder of "
+            "temporary files, correct its permissions, or name another one by TMPDIR"
+        )
+        raise with_cause(FolderUnusable(text), error) from error
+
+
+def _is_complete(folder: Path, lock: PackageLock) -> bool:
+    """Return True if a folder has the set of a lock."""
+    kept = read_lock(folder)
+    return kept is not None and kept.digest == lock.digest
 
 
 def _try_lock(descriptor: int) -> bool:

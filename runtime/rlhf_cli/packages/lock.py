@@ -9,10 +9,12 @@ import sys
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
+from typing import Annotated
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from pydantic import BaseModel, ConfigDict
+from packaging.version import Version
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rlhf_api.spec.cluster import CodeSpec
 from rlhf_runtime.python_path import Packages
@@ -23,15 +25,24 @@ LOCK_FILE = "requirements.json"
 """Name of the file, in a run's folder and in that of the installed packages."""
 
 
+# Lines for pip are made of these: a damaged file must not add options to them.
+_Hash = Annotated[str, Field(pattern="^[a-z0-9]+:[0-9a-f]+$")]
+
+
+def _require_version(version: str) -> str:
+    Version(version)
+    return version
+
+
 class LockedPackage(BaseModel):
     """A package of a lock."""
 
     model_config = ConfigDict(frozen=True)
 
-    name: str
+    name: Annotated[str, Field(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
     """Canonical name."""
-    version: str
-    hashes: tuple[str, ...]
+    version: Annotated[str, AfterValidator(_require_version)]
+    hashes: Annotated[tuple[_Hash, ...], Field(min_length=1)]
     """ALGORITHM:DIGEST of the files that may be installed."""
 
     @property

@@ -38,7 +38,6 @@ _TRACEBACK = re.compile(
     r"ERROR: Exception:|Traceback \(most recent call last\):|\s"
     r"|During handling of the above exception|The above exception was the direct cause"
 )
-_FULL_DISK = "No space left on device"
 # Texts of pip's log about an index that does not answer. An answer such as 404 is none of them.
 _UNREACHABLE = re.compile(
     r"Could not fetch URL \S+ (connection error|timed out|There was a problem confirming)"

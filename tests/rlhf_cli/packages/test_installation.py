@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -212,9 +213,16 @@ def test_a_full_folder_of_temporary_files_is_no_bug(
 def test_the_sets_of_a_user_are_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert cache_folder() == Path("/cache/rlhf/packages")
-    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/me")
+    for ignored in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", ignored)
+        assert cache_folder() == Path("/home/me/.cache/rlhf/packages")
+    monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == Path("/home/me/.cache/rlhf/packages")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)
+    with pytest.raises(FolderUnusable, match="got no home folder.*set XDG_CACHE_HOME"):
+        cache_folder()
 
 
 def test_a_run_keeps_its_own_requirements_with_the_packages_and_forgets_both(
@@ -231,3 +239,32 @@ def test_a_run_keeps_its_own_requirements_with_the_packages_and_forgets_both(
     assert lock is not None and lock.is_of(code.requirements, {})
     keep_lock(tmp_path, None, None)
     assert read_lock(tmp_path) is None and not (tmp_path / LOCK_FILE).exists()
+
+
+def test_a_damaged_set_is_installed_again(store: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakePip().used_by(monkeypatch)
+    folder = Path(store().packages_for(WORDS).folder)
+    (folder / LOCK_FILE).write_text("{")
+    (folder / "tiny_words.py").unlink()
+    assert store().packages_for(WORDS).folder == str(folder)
+    assert (folder / "tiny_words.py").is_file() and read_lock(folder) is not None
+    assert {*folder.parent.iterdir()} == {folder, folder.parent / SETS_LOCK}
+
+
+def test_a_run_whose_lock_is_damaged_says_so(
+    store: Stores, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakePip().used_by(monkeypatch)
+    store(tmp_path).packages_for(WORDS)
+    assert not any("cannot be read" in line for line in said), "a new run has none"
+    (tmp_path / LOCK_FILE).write_text('{"requi')
+    store(tmp_path).packages_for(WORDS)
+    assert said[-2].startswith(f"{tmp_path / LOCK_FILE} cannot be read: the run may get other")
+
+
+def test_a_folder_of_temporary_files_that_cannot_be_used_is_named(
+    store: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(FolderUnusable, match=f"got .*{tmp_path}/none.* by TMPDIR"):
+        store().packages_for(WORDS)

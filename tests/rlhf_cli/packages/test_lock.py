@@ -49,7 +49,19 @@ def test_a_lock_of_another_python_does_not_hold() -> None:
     assert not other.is_of(REQUIREMENTS, {"other": "3"}) and other.digest != LOCK.digest
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", '{"requirements": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "{}",
+        '{"requirements": 1}',
+        LOCK.model_dump_json().replace('some-words"', '-r x"'),
+        LOCK.model_dump_json().replace("1.5", "1.5 --pre"),
+        LOCK.model_dump_json().replace("sha256:0", "sha256:0 --pre"),
+        LOCK.model_dump_json().replace('"sha256:0"', ""),
+    ],
+)
 def test_a_damaged_lock_is_none(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / LOCK_FILE).write_text(text)
