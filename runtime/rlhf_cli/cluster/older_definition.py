@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,16 @@ from rlhf_cli.cluster.jobs import Job
 
 Schema = Mapping[str, Any]
 """An OpenAPI schema of Kubernetes."""
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+}
+_FIELD = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class LostField(NamedTuple):
@@ -34,22 +45,16 @@ def read_definition(text: str, source: str) -> Schema:
         source: name of the text in errors.
 
     Raises:
-        ManifestError: it is no YAML, or no document defines RLHFJobs of this API version.
+        ManifestError: it is no YAML, or no document defines the spec of RLHFJobs of this
+            API version.
     """
     try:
         documents = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
     except yaml.YAMLError as error:
         problem = Problem((), "not YAML", got=str(error), do="give a definition", file=source)
         raise ManifestError([problem]) from error
-    versions = (
-        version
-        for document in documents
-        if _is_definition(document)
-        for version in document["spec"]["versions"]
-    )
-    for version in versions:
-        if version["name"] == VERSION:
-            schema: Schema = version["schema"]["openAPIV3Schema"]
+    for document in documents:
+        for schema in _schemas_in(document):
             return schema
     raise ManifestError(
         [
@@ -64,12 +69,27 @@ def read_definition(text: str, source: str) -> Schema:
     )
 
 
-def _is_definition(document: Any) -> bool:
-    """True if a YAML document defines RLHFJobs."""
-    if not isinstance(document, Mapping) or document.get("kind") != "CustomResourceDefinition":
-        return False
-    spec = document["spec"]
-    return bool((spec["group"], spec["names"]["kind"]) == (GROUP, KIND))
+def _schemas_in(document: Any) -> Iterator[Schema]:
+    """Yield the schemas of RLHFJobs of this API version that a YAML document has."""
+    match document:
+        case {"kind": "CustomResourceDefinition", "spec": {"versions": [*versions], **spec}}:
+            is_of_jobs = spec.get("group") == GROUP and _part(spec, "names", "kind") == KIND
+            for version in versions if is_of_jobs else ():
+                schema = _part(version, "schema", "openAPIV3Schema")
+                # Without a schema of the spec nothing can be compared.
+                has_spec = isinstance(_part(schema, "properties", "spec"), Mapping)
+                if _part(version, "name") == VERSION and has_spec:
+                    yield schema
+        case {"kind": str(kind), "items": [*items]} if kind.endswith("List"):
+            for item in items:
+                yield from _schemas_in(item)
+
+
+def _part(value: Any, *names: str) -> Any:
+    """Return a part of nested mappings. None: there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def lost_fields(schema: Schema, job: Job) -> list[LostField]:
@@ -90,8 +110,22 @@ def lost_fields(schema: Schema, job: Job) -> list[LostField]:
     return list(_compare(schema["properties"]["spec"], document, "spec"))
 
 
+def _is_of(value: Any, kind: type | tuple[type, ...]) -> bool:
+    # A Python bool is an int, too.
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _join(path: str, name: str) -> str:
+    """Return the path of a field, or of a key of a map such as that of a label."""
+    return f"{path}.{name}" if _FIELD.fullmatch(name) else f"{path}[{name}]"
+
+
 def _compare(schema: Schema, value: Any, path: str) -> Iterator[LostField]:
     if value is None or schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    kind = _TYPES.get(schema.get("type", ""))
+    if kind is not None and not _is_of(value, kind):
+        yield LostField(path, f"got {value}, allowed a value of type {schema['type']}")
         return
     match value:
         case dict():
@@ -100,9 +134,9 @@ def _compare(schema: Schema, value: Any, path: str) -> Iterator[LostField]:
             for name, part in value.items():
                 part_schema = fields.get(name, others)
                 if part_schema is None:
-                    yield LostField(f"{path}.{name}", "that definition has no such field")
+                    yield LostField(_join(path, name), "that definition has no such field")
                 elif isinstance(part_schema, Mapping):
-                    yield from _compare(part_schema, part, f"{path}.{name}")
+                    yield from _compare(part_schema, part, _join(path, name))
         case list():
             for index, part in enumerate(value):
                 yield from _compare(schema.get("items", {}), part, f"{path}[{index}]")
