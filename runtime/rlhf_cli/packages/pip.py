@@ -32,12 +32,20 @@ _SETTINGS_OF_A_TARGET = (
     "PIP_REQUIREMENT", "PIP_REQUIRE_HASHES", "PIP_REQUIRE_VIRTUALENV", "PIP_ROOT", "PIP_TARGET",
     "PIP_UPGRADE", "PIP_USER", "PIP_VERBOSE",
 )  # fmt: skip
+# Switches of the same kind, which a file of pip's settings may turn on.
+_SWITCHES_OFF = (
+    "PIP_DRY_RUN", "PIP_FORCE_REINSTALL", "PIP_NO_DEPS", "PIP_REQUIRE_HASHES",
+    "PIP_REQUIRE_VIRTUALENV", "PIP_USER",
+)  # fmt: skip
 _CREDENTIALS = re.compile(r"://[^/?#\s]+@")
 # Lines of the traceback that pip prints after a fault of its own, without those of the exception.
 _TRACEBACK = re.compile(
     r"ERROR: Exception:|Traceback \(most recent call last\):|\s"
     r"|During handling of the above exception|The above exception was the direct cause"
 )
+# Stands in pip's log behind the output of a build.
+_FAILED_BUILD = "ERROR: [present-rich] "
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\S+ ")
 # Texts of pip's log about an index that does not answer. An answer such as 404 is none of them.
 _UNREACHABLE = re.compile(
     r"Could not fetch URL \S+ (connection error|timed out|There was a problem confirming)"
@@ -89,6 +97,7 @@ def run_pip(arguments: Sequence[str], folder: Path, keep_alive: Hook = noop) -> 
         # pip reads the rest of a name in any case.
         if not (name.startswith("PIP_") and name.upper() in _SETTINGS_OF_A_TARGET)
     }
+    variables.update(dict.fromkeys(_SWITCHES_OFF, "0"))
     options = ["--no-input", "--no-color", "--disable-pip-version-check"]
     options += ["--log", str(folder / LOG)]
     with (folder / OUTPUT).open("wb") as output:
@@ -135,7 +144,8 @@ def failure(output: str, log: str, variables: Mapping[str, str]) -> RlhfError:
         log: its verbose log.
         variables: the environment, whose secrets are left out of texts.
     """
-    lines = list(_shown_lines(without_secrets(output, variables)))
+    said = _words_of_build(log) or output
+    lines = list(_shown_lines(without_secrets(said, variables)))
     words = "\n".join(f"  {line}" for line in lines[-SHOWN_LINES:])
     if "DO NOT MATCH THE HASHES" in output:
         return RequirementsFailed(
@@ -167,6 +177,14 @@ def failure(output: str, log: str, variables: Mapping[str, str]) -> RlhfError:
         "code.requirements cannot be installed; correct them, or the index, or use an image that "
         f"has the packages. pip says:\n{words}"
     ).at(*REQUIREMENTS)
+
+
+def _words_of_build(log: str) -> str:
+    """Return what the failed build of a package printed. Empty: none failed."""
+    # A pip that logs does not print them: it says "See above", where nothing is.
+    before, failed, _ = log.partition(_FAILED_BUILD)
+    lines = before.rpartition("Running command ")[2].splitlines()[:-1] if failed else []
+    return "\n".join(_TIME.sub("", line) for line in lines)
 
 
 def _shown_lines(text: str) -> Iterator[str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,7 +154,11 @@ def test_of_two_processes_one_installs_and_the_rest_of_a_killed_one_is_removed(
     killed.mkdir(parents=True)
     (killed / "tiny_words.py").write_text("VERSION = ")
     command = [sys.executable, "-c", INSTALL, str(sets), lock.model_dump_json()]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
     both = [subprocess.Popen(command, text=True, **pipes) for _ in range(2)]
     for process in both:
         assert process.stderr is not None and process.stderr.readline() == "ready\n"
@@ -268,3 +275,28 @@ def test_a_folder_of_temporary_files_that_cannot_be_used_is_named(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(FolderUnusable, match=f"got .*{tmp_path}/none.* by TMPDIR"):
         store().packages_for(WORDS)
+
+
+def test_a_package_that_cannot_be_built_is_shown_with_its_reason(
+    index: Index, store: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pip's settings turn this switch on by a zero.
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")
+    with tarfile.open(index.folder / "tiny_words-1.0.tar.gz", "w:gz") as archive:
+        program = b"raise SystemExit('no compiler is here')"
+        file = tarfile.TarInfo("tiny_words-1.0/setup.py")
+        file.size = len(program)
+        archive.addfile(file, io.BytesIO(program))
+    with pytest.raises(RequirementsFailed, match=r"(?s)pip says:.*no compiler is here"):
+        store().packages_for(WORDS)
+
+
+def test_a_users_file_of_pips_settings_changes_no_target(
+    index: Index, store: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add("tiny_letters", "1.0")
+    index.add("tiny_words", "1.0", ["tiny-letters"])
+    settings = tmp_path / "pip.conf"
+    settings.write_text("[install]\nuser = true\nno-deps = true\nrequire-virtualenv = true\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
+    assert store().packages_for(WORDS).names == ("tiny-letters==1.0", "tiny-words==1.0")

@@ -77,17 +77,33 @@ def test_a_fault_of_pip_is_shown_without_its_traceback_and_a_builds_with_it(
     assert "line 1" in str(failure(BUILD, "", {}))
 
 
+def test_the_words_of_a_failed_build_are_shown() -> None:
+    time = "2026-11-29T11:25:08,288"
+    log = f"{time} Running command one\n{time}   fine\n{time}   Running command two\n"
+    log += f"{time}   no compiler\n{time}   ERROR: [present-rich] two exited with 1\n{time} end\n"
+    text = str(failure("  error: subprocess-exited-with-error\n  See above for output.", log, {}))
+    assert text.endswith("pip says:\n  two\n    no compiler")
+
+
 def test_settings_of_another_target_do_not_reach_pip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ["PIP_PLATFORM", "PIP_PYTHON_VERSION", "PIP_Target", "PIP_REQUIRE_HASHES", "PIP_PRE"]
+    names = [
+        "PIP_PLATFORM",
+        "PIP_NO_DEPS",
+        "PIP_PYTHON_VERSION",
+        "PIP_Target",
+        "PIP_REQUIRE_HASHES",
+        "PIP_PRE",
+    ]
     for name in names:
         monkeypatch.setenv(name, "1")
-    program = f"import os; print(*(name for name in {names} if name in os.environ)); 1 / 0"
+    program = f"import os; print({{n: os.environ.get(n) for n in {names}}}); exit(1)"
     monkeypatch.setattr(pip, "find_pip", lambda: [sys.executable, "-c", program])
     with pytest.raises(RequirementsFailed) as failed:
         pip.run_pip([], tmp_path)
-    assert "pip says:\n  PIP_PRE\n" in str(failed.value)
+    reached = dict.fromkeys(names) | {"PIP_PRE": "1", "PIP_NO_DEPS": "0", "PIP_REQUIRE_HASHES": "0"}
+    assert str(failed.value).endswith(f"pip says:\n  {reached}")
 
 
 def test_an_address_without_a_secret_changes_no_text() -> None:
@@ -110,7 +126,7 @@ def test_pip_is_the_environments_own_or_that_of_its_base(monkeypatch: pytest.Mon
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "pip" or None)
     assert find_pip() == [sys.executable, "-m", "pip"]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    base = sys._base_executable
+    base = vars(sys)["_base_executable"]
     assert find_pip() == [base, "-m", "pip", "--python", sys.executable]
     monkeypatch.setattr(sys, "_base_executable", "/bin/false")
     with pytest.raises(RequirementsFailed, match="installed by pip: got none in .*/bin/false"):
