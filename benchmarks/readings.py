@@ -36,13 +36,17 @@ def main() -> None:
     print_table(header, [_row(reading, ratio) for reading, ratio in compared])
     parts = {
         "all": [ratio for _, ratio in compared],
-        "tests": [ratio for reading, ratio in compared if reading.parameter is None],
+        "held out": [ratio for reading, ratio in compared if reading.parameter is None],
     }
     print()
     print_table(
         ["part", "readings", f"within {CLOSE:g}", f"within {FACTOR:g}", "widest"],
         [[name, *_summary(ratios)] for name, ratios in parts.items()],
     )
+    print("\nNo parameter rests on a reading that is held out. Not explained, and what is known:")
+    for reading, ratio in compared:
+        if reading.unexplained:
+            print(f"- {reading.name} ({ratio:.2f}): {reading.unexplained}")
     print(f"\nAim: {SHARE:.0%} within a ratio of {CLOSE:g}, all within {FACTOR:g}.")
     print_json(
         "readings",

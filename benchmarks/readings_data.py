@@ -57,6 +57,8 @@ class Reading:
     commit: str = ""
     """Commit of a source in a repository."""
     assumed: str = ""
+    unexplained: str = ""
+    """What is known of a ratio above 1.25 or below 0.8; empty for closer ones."""
     model: str = ""
     shape: Mapping[str, Any] | None = None
     """Dimensions of a model without a name."""
@@ -95,6 +97,10 @@ class Reading:
     micro_batch_tokens: int = 0
     infer_tokens: int = 0
     forward_calls: int = 0
+    scores_prompts: bool = False
+    """True if the head computes logits of prompts, too; this runtime's never does."""
+    pads_stages: bool = False
+    """True if micro-batches are padded to their limit, as stages of the source need them equal."""
 
     @property
     def decoder(self) -> DecoderShape:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -18,7 +19,7 @@ from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.engine_host import host_seconds_of
 from rlhf_planner.cost.generation import engine_of, generate_seconds
 from rlhf_planner.cost.hardware import GIGA, HARDWARE, Hardware
-from rlhf_planner.cost.micro_batches import CallRows, Lengths
+from rlhf_planner.cost.micro_batches import CallRows, Lengths, replica_micro_batches
 from rlhf_planner.cost.train_and_infer import infer_seconds, train_seconds
 from rlhf_planner.cost.transfers import (
     load_seconds,
@@ -34,6 +35,9 @@ from rlhf_planner.memory.role_model import GIB, RoleModel
 # 5206).
 TEXT_SECONDS = 2.6e-5
 MILLISECONDS = 1000
+# Multiple to which lengths are rounded up before sequences are packed (NVIDIA-NeMo/RL,
+# examples/configs/grpo_math_1B.yaml: sequence_length_round).
+PACK_ROUND = 64
 BF16_BYTES = 2
 
 
@@ -80,6 +84,7 @@ def _train(reading: Reading) -> float:
         for recompute in (False, True)
     )
     seconds = without + reading.recompute * (with_all - without)
+    seconds *= _padding(reading, role, reading.updates)
     if reading.unit == RATE:
         return reading.rows_per_gpu * reading.tokens / seconds
     return seconds
@@ -87,7 +92,8 @@ def _train(reading: Reading) -> float:
 
 def _infer(reading: Reading) -> float:
     role = _role(reading, reading.infer_tokens or reading.micro_batch_tokens)
-    return infer_seconds(role, _batch(reading), _layers(reading), _links(reading)).total
+    seconds = infer_seconds(role, _batch(reading), _layers(reading), _links(reading)).total
+    return seconds * _padding(reading, role, 1)
 
 
 def _weights(reading: Reading) -> float:
@@ -160,7 +166,40 @@ def _batch(reading: Reading) -> CallRows:
         rows = reading.rows_per_gpu * reading.gpus
         return CallRows(rows, Lengths(1.0, 1.0), Lengths(reading.tokens - 1, reading.tokens - 1))
     rows = reading.rows or reading.prompts * reading.samples
-    return CallRows(rows, *_lengths(reading), rows_per_prompt=reading.samples)
+    prompt, response = _lengths(reading)
+    if reading.scores_prompts:
+        # All tokens after the first are predicted, as in pretraining.
+        added = reading.prompt - 1
+        longest = response.maximum + added
+        prompt = Lengths(1.0, 1.0)
+        response = Lengths(response.mean + added, longest, response.truncated)
+    return CallRows(rows, prompt, response, rows_per_prompt=reading.samples)
+
+
+def _padding(reading: Reading, role: RoleModel, updates: int) -> float:
+    """Tokens of micro-batches that are padded to their limit, relative to the planner's."""
+    if not reading.pads_stages:
+        return 1.0
+    prompt, response = _lengths(reading)
+    rows = reading.prompts * reading.samples // (updates * reading.data)
+    longer = [(row + 0.5) / rows for row in range(rows)]
+    lengths = [prompt.mean + response.exceeded_by(share) for share in longer]
+    rounded = [math.ceil(length / PACK_ROUND) * PACK_ROUND for length in lengths]
+    padded = _num_packs(rounded, role.micro_batch_tokens) * role.micro_batch_tokens
+    ours = replica_micro_batches(_batch(reading), role, updates)
+    return padded / (ours.number * ours.tokens)
+
+
+def _num_packs(lengths: Sequence[float], limit: float) -> int:
+    """Packs of sequences, longest first, each put into the first pack with space for it."""
+    left: list[float] = []
+    for length in lengths:
+        pack = next((number for number, space in enumerate(left) if space >= length), None)
+        if pack is None:
+            left.append(limit - length)
+        else:
+            left[pack] -= length
+    return len(left)
 
 
 def _training_mesh(reading: Reading) -> Mesh:

@@ -46,8 +46,39 @@ def test_all_times_are_within_a_factor_and_most_are_close() -> None:
     for reading in read_readings():
         ratio = reading.ratio(ours(reading))
         apart[reading.name] = max(ratio, 1 / ratio)
-    assert max(apart.values()) < 1.7, apart
-    assert sum(ratio <= 1.25 for ratio in apart.values()) >= 0.6 * len(apart), apart
+    assert max(apart.values()) < 1.6, apart
+    assert sum(ratio <= 1.25 for ratio in apart.values()) >= 0.7 * len(apart), apart
+
+
+def test_readings_that_are_not_close_are_those_called_unexplained() -> None:
+    from readings_data import read_readings
+    from readings_ours import ours
+
+    for reading in read_readings():
+        ratio = reading.ratio(ours(reading))
+        assert bool(reading.unexplained) == (max(ratio, 1 / ratio) > 1.25), (reading.name, ratio)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "packs"), [([4, 4, 4], 3), ([3, 3, 1, 1], 2), ([4, 3, 2, 1], 2), ([], 0)]
+)
+def test_sequences_are_packed_longest_first(lengths: list[float], packs: int) -> None:
+    from readings_ours import _num_packs
+
+    assert _num_packs(lengths, 5) == packs
+
+
+def test_padded_stages_and_logits_of_prompts_take_longer() -> None:
+    from dataclasses import replace
+
+    from readings_data import read_readings
+    from readings_ours import ours
+
+    step = next(r for r in read_readings() if r.name.startswith("32B on 32 H100"))
+    assert step.pads_stages and step.scores_prompts
+    unscored = ours(replace(step, scores_prompts=False, prompt=1000.0))
+    assert ours(replace(step, prompt=1000.0)) > unscored
+    assert ours(step) > ours(replace(step, pads_stages=False))
 
 
 @pytest.mark.parametrize(("unit", "ratio"), [("", 2.0), ("tokens/s/GPU", 0.5)])
