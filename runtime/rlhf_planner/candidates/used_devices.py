@@ -3,12 +3,13 @@
 Not every number of devices divides a batch, heads or layers, so fewer devices may be faster. As the
 parts of a pool are all smaller pools, the fastest plan on more devices is never slower. A part is
 the first devices of a node, or the first nodes of several. Of more than MAX_NODES nodes it has full
-blocks of the pool's placements, and most of them.
+blocks of the pool's placements, and most of them. As blocks divide a pool, one of 17 nodes has few:
+so there are also parts with blocks of their own, one node fewer and the one with most blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import ceil
@@ -42,6 +43,27 @@ def smaller_parts(pools: Sequence[Pool], block_devices: Mapping[str, int]) -> It
     for part in product(*(_parts(pool, block_devices[pool.name]) for pool in pools)):
         if any(one != full for one, full in zip(part, pools, strict=True)):
             yield PoolsPart(part, blocks)
+
+
+def parts_with_own_blocks(
+    pools: Sequence[Pool], blocks_of: Callable[[Sequence[Pool]], Mapping[str, int]]
+) -> Iterator[PoolsPart]:
+    """Parts of a large pool with blocks of their own: one node fewer, and of those with most
+    devices the one with most blocks. None of several pools.
+
+    Args:
+        pools: all devices.
+        blocks_of: returns the devices of a block of placements on some pools, by pool.
+    """
+    pool, *others = pools
+    if others or pool.nodes <= MAX_NODES:
+        return
+    least = ceil(pool.nodes * (1 - MAX_IDLE_SHARE))
+    parts = [pool.model_copy(update={"nodes": n}) for n in range(pool.nodes - 1, least - 1, -1)]
+    # The first of equal ones has most devices.
+    finest = max(parts, key=lambda part: part.num_devices // blocks_of([part])[part.name])
+    for part in dict.fromkeys((parts[0].nodes, finest.nodes)):
+        yield PoolsPart((pool.model_copy(update={"nodes": part}),), None)
 
 
 def _parts(pool: Pool, block: int) -> Iterator[Pool]:

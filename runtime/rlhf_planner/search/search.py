@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from math import inf
 
 from rlhf_api.plan import Plan, Pool
@@ -23,7 +24,7 @@ from rlhf_planner.candidates.placements import (
     block_sizes,
     placements,
 )
-from rlhf_planner.candidates.used_devices import smaller_parts
+from rlhf_planner.candidates.used_devices import parts_with_own_blocks, smaller_parts
 from rlhf_planner.cost.fusion import fusion_of
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.evaluate import with_estimate
@@ -104,7 +105,12 @@ def placement_family(
 
 def _smaller_families(problem: PlanningProblem, bounds: PoolSizeBounds) -> Iterator[LazyFamily]:
     """Placements that leave devices idle, those on most devices first."""
-    for part in smaller_parts(problem.pools, block_sizes(problem)):
+
+    def blocks_of(pools: Sequence[Pool]) -> Mapping[str, int]:
+        return block_sizes(replace(problem, pools=tuple(pools)))
+
+    parts = smaller_parts(problem.pools, block_sizes(problem))
+    for part in chain(parts, parts_with_own_blocks(problem.pools, blocks_of)):
         smaller = replace(problem, pools=part.pools)
         yield LazyFamily(
             partial(bounds.step_seconds, smaller, part.block_devices),
