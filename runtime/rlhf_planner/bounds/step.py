@@ -18,8 +18,13 @@ from rlhf_planner.placement.strategy import JobStrategy
 from rlhf_planner.placement.transitions import with_transitions
 from rlhf_planner.plan_calls import CallMeshes
 from rlhf_planner.problem.problem import PlanningProblem
-from rlhf_planner.simulation.event_graph import PoolRanks, Task
-from rlhf_planner.simulation.simulate import step_seconds as simulated_seconds
+from rlhf_planner.simulation.event_graph import (
+    Arcs,
+    PoolRanks,
+    Task,
+    event_graph,
+    largest_cycle,
+)
 from rlhf_planner.simulation.step_tasks import passes_ahead, previous_calls
 
 # Seconds of calls, by their sites.
@@ -41,8 +46,12 @@ class _OrderedCall(NamedTuple):
     after_previous: tuple[str, ...]
 
 
-# Calls of a step, in the driver's order.
-Order = tuple[_OrderedCall, ...]
+class Order(NamedTuple):
+    """Calls of a step, in the driver's order on some devices."""
+
+    calls: tuple[_OrderedCall, ...]
+    # Arcs into each call, and into the end of a pass: alike for all durations.
+    arcs: tuple[Arcs, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +79,13 @@ class StepTimeBounds:
         """
         # The plan may have any of these orders, so only the fastest one is a bound.
         return min(
-            simulated_seconds(self._tasks(placement, order, seconds), passes_ahead(self.graph))
-            for order in orders or (self._order,)
+            _simulated_seconds(order, seconds)
+            for order in orders or (self._with_arcs(self._order, placement),)
         )
 
     def critical_path(self, seconds: Seconds) -> float:
         """Bound a step in the long run as if no call waited for another's devices."""
-        return simulated_seconds(self._tasks(None, self._order, seconds), passes_ahead(self.graph))
+        return _simulated_seconds(self._without_ranks, seconds)
 
     def orders(self, placement: JobStrategy, offloaded: Collection[str]) -> tuple[Order, ...]:
         """The calls of a step with all transitions, one order per set of roles that may release
@@ -93,34 +102,37 @@ class StepTimeBounds:
         orders = []
         for releases in sets:
             calls = with_transitions(self.graph.calls, releases, meshes.share_ranks)
-            orders.append(self._ordered(with_offloading(calls, offloaded, meshes.needs_ranks_of)))
+            ordered = self._ordered(with_offloading(calls, offloaded, meshes.needs_ranks_of))
+            orders.append(self._with_arcs(ordered, placement))
         return tuple(orders)
 
-    def _tasks(
-        self, placement: JobStrategy | None, order: Order, seconds: Seconds
-    ) -> tuple[Task, ...]:
-        """Tasks of the simulation. Without a placement, as if every call had devices of its own."""
+    def _with_arcs(self, calls: tuple[_OrderedCall, ...], placement: JobStrategy | None) -> Order:
+        """An order of calls on a placement. None: as if every call had devices of its own."""
         meshes = None if placement is None else CallMeshes(placement, self.problem.policy)
-        return tuple(
+        tasks = [
             Task(
                 id=ordered.call.id,
-                # In the long run a call that only some steps run costs its mean.
-                seconds=_seconds(ordered.call, seconds) * ordered.expected_count,
+                seconds=0.0,
                 ranks=() if meshes is None else _ranks(meshes, ordered.call),
                 after=ordered.after,
                 after_previous=ordered.after_previous,
             )
-            for ordered in order
-        )
+            for ordered in calls
+        ]
+        return Order(calls, event_graph(tasks, passes_ahead(self.graph)).arcs)
 
     @cached_property
-    def _order(self) -> Order:
+    def _without_ranks(self) -> Order:
+        return self._with_arcs(self._order, None)
+
+    @cached_property
+    def _order(self) -> tuple[_OrderedCall, ...]:
         """The calls of a step and the reshards that every plan has."""
         # Engines that never release their weights need the fewest reshards, so every plan has
         # these.
         return self._ordered(with_transitions(self.graph.calls, (), lambda one, other: True))
 
-    def _ordered(self, calls: Sequence[ModelCall]) -> Order:
+    def _ordered(self, calls: Sequence[ModelCall]) -> tuple[_OrderedCall, ...]:
         graph, previous = self.graph, previous_calls(self.graph)
         return tuple(
             _OrderedCall(
@@ -135,6 +147,15 @@ class StepTimeBounds:
     def ranks(self, placement: JobStrategy, call: ModelCall) -> tuple[PoolRanks, ...]:
         """The ranks of a call; none if no rank runs it."""
         return _ranks(CallMeshes(placement, self.problem.policy), call)
+
+
+def _simulated_seconds(order: Order, seconds: Seconds) -> float:
+    # In the long run a call that only some steps run costs its mean. The end of a pass takes no
+    # time.
+    durations = [
+        _seconds(ordered.call, seconds) * ordered.expected_count for ordered in order.calls
+    ]
+    return largest_cycle(order.arcs, [*durations, 0.0]).ratio
 
 
 def _ranks(meshes: CallMeshes, call: ModelCall) -> tuple[PoolRanks, ...]:

@@ -20,6 +20,7 @@ Source: Narayanan et al. (arXiv 2104.04473), sections 2.2 and 3; Korthikanti et 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from rlhf_api.plan import ModelHead
@@ -139,9 +140,10 @@ def _slot(
     number = model.shape.num_layers // mesh.pipeline
     is_last = stage == mesh.pipeline - 1
     has_head = is_last and model.head is ModelHead.LM
-    time = layers.forward(LayerKind.BLOCK, cut, part.tokens, part.pairs)
+    time = _forward(layers, LayerKind.BLOCK, cut, part.tokens, part.pairs)
     if trains:
-        backward = layers.backward(LayerKind.BLOCK, cut, part.tokens, part.pairs, model.recompute)
+        recompute = model.recompute
+        backward = _backward(layers, LayerKind.BLOCK, cut, part.tokens, part.pairs, recompute)
         time = time.plus(backward)
     computing = NOTHING.plus(time, number)
     if stage == 0:
@@ -170,8 +172,28 @@ def _with_end(
     tokens: float,
     trains: bool,
 ) -> LayerTime:
-    time = time.plus(layers.forward(kind, cut, tokens, 0.0))
-    return time.plus(layers.backward(kind, cut, tokens, 0.0, False)) if trains else time
+    time = time.plus(_forward(layers, kind, cut, tokens, 0.0))
+    return time.plus(_backward(layers, kind, cut, tokens, 0.0, False)) if trains else time
+
+
+# Both ends of a pipeline have the same blocks, as have passes with and without recomputation.
+@lru_cache(maxsize=16384)
+def _forward(
+    layers: LayerSeconds, kind: LayerKind, cut: LayerCut, tokens: float, pairs: float
+) -> LayerTime:
+    return layers.forward(kind, cut, tokens, pairs)
+
+
+@lru_cache(maxsize=16384)
+def _backward(
+    layers: LayerSeconds,
+    kind: LayerKind,
+    cut: LayerCut,
+    tokens: float,
+    pairs: float,
+    recompute: bool,
+) -> LayerTime:
+    return layers.backward(kind, cut, tokens, pairs, recompute)
 
 
 def _message(model: RoleModel, activations: float, links: Links) -> float:

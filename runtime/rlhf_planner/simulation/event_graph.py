@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from math import isfinite
 from typing import NamedTuple
 
@@ -105,7 +106,7 @@ class EventGraph:
     """Arcs into each task, and last into the end of a pass: a node after all tasks, without
     duration. Arcs within an iteration come from lower nodes."""
 
-    @property
+    @cached_property
     def seconds(self) -> tuple[float, ...]:
         """Duration of each node."""
         return (*(task.seconds for task in self.tasks), 0.0)
@@ -288,22 +289,30 @@ def critical_cycle(graph: EventGraph) -> Cycle:
 
     The result is deterministic, also if several cycles have this ratio.
     """
+    return largest_cycle(graph.arcs, graph.seconds)
+
+
+def largest_cycle(arcs: Sequence[Arcs], seconds: Sequence[float]) -> Cycle:
+    """As `critical_cycle`, of the arcs into each node and its seconds: many durations of the same
+    tasks share an event graph."""
     # For a candidate ratio r every node gets as potential the longest path to it, where an arc
     # counts the seconds of its source, less r per iteration that it crosses. If such potentials
     # exist, no cycle has a larger ratio: around a cycle their differences sum up to zero, so its
     # seconds are at most r times its iterations. If not, arcs that raise potentials for ever form a
     # cycle of a larger ratio, which is the next candidate.
-    end = len(graph.tasks)
-    best = Cycle(0.0, 1, (Link(end, 1, Cause.DRIVER),))
-    potentials = [0.0] * (end + 1)
-    while (larger := _larger_cycle(graph, best.ratio, potentials)) and larger.ratio > best.ratio:
+    best = Cycle(0.0, 1, (Link(len(arcs) - 1, 1, Cause.DRIVER),))
+    potentials = [0.0] * len(arcs)
+    while (
+        larger := _larger_cycle(arcs, seconds, best.ratio, potentials)
+    ) and larger.ratio > best.ratio:
         best = larger
     return best
 
 
-def _larger_cycle(graph: EventGraph, ratio: float, potentials: list[float]) -> Cycle | None:
+def _larger_cycle(
+    arcs: Sequence[Arcs], seconds: Sequence[float], ratio: float, potentials: list[float]
+) -> Cycle | None:
     """A cycle of a larger ratio, or None; raises `potentials` in place."""
-    seconds = graph.seconds
     # Without a tolerance rounding alone could raise potentials for ever.
     tolerance = RELATIVE_TOLERANCE * sum(seconds)
     parents: list[Arc | None] = [None] * len(potentials)
@@ -311,9 +320,9 @@ def _larger_cycle(graph: EventGraph, ratio: float, potentials: list[float]) -> C
     # nodes rise along a cycle.
     for _ in range(len(potentials) + 1):
         is_raised = False
-        for node, arcs in enumerate(graph.arcs):
+        for node, into in enumerate(arcs):
             predecessor, highest = None, potentials[node] + tolerance
-            for source, back in arcs:
+            for source, back in into:
                 reached = potentials[source] + seconds[source] - ratio * back
                 if reached > highest:
                     predecessor, highest = (source, back), reached
@@ -322,7 +331,7 @@ def _larger_cycle(graph: EventGraph, ratio: float, potentials: list[float]) -> C
         if not is_raised:
             return None
         if (node_on_cycle := _on_cycle(parents)) is not None:
-            return _cycle_through(node_on_cycle, parents, graph)
+            return _cycle_through(node_on_cycle, parents, arcs, seconds)
     raise AssertionError("potentials rise for ever only along a cycle")
 
 
@@ -345,16 +354,18 @@ def _on_cycle(parents: Sequence[Arc | None]) -> int | None:
     return None
 
 
-def _cycle_through(node: int, parents: Sequence[Arc | None], graph: EventGraph) -> Cycle:
+def _cycle_through(
+    node: int, parents: Sequence[Arc | None], arcs: Sequence[Arcs], seconds: Sequence[float]
+) -> Cycle:
     links: list[Link] = []
     while not links or node != links[0].node:
         arc = parents[node]
         assert arc is not None
-        links.append(Link(node, arc[1], graph.arcs[node][arc]))
+        links.append(Link(node, arc[1], arcs[node][arc]))
         node = arc[0]
     links.reverse()
     # The lowest node comes first, so that the result does not depend on where the search met it.
     first = min(range(len(links)), key=lambda index: links[index].node)
     ordered = (*links[first:], *links[:first])
-    seconds = sum(graph.seconds[link.node] for link in ordered)
-    return Cycle(seconds, sum(link.iterations for link in ordered), ordered)
+    of_nodes = sum(seconds[link.node] for link in ordered)
+    return Cycle(of_nodes, sum(link.iterations for link in ordered), ordered)
