@@ -213,13 +213,3 @@ def simulate(
         begins.append(tuple(begin))
         ends.append(tuple(end))
     return Simulation(graph, tuple(begins), tuple(ends))
-
-
-def step_seconds(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> float:
-    """Seconds of a step in the long run, as `Simulation.step_seconds`, without simulating
-    iterations.
-
-    Raises:
-        FlowError: as `event_graph`.
-    """
-    return critical_cycle(event_graph(tasks, passes_ahead)).ratio

@@ -11,7 +11,13 @@ from rlhf_planner.simulation.event_graph import (
     Task,
     critical_cycle,
     dependency_graph,
+    event_graph,
 )
+
+
+def step_seconds(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> float:
+    """Seconds of a step in the long run, without simulating iterations; as `step_lower_bound`."""
+    return critical_cycle(event_graph(tasks, passes_ahead)).ratio
 
 
 def step_lower_bound(tasks: Sequence[Task], passes_ahead: int = PASSES_AHEAD) -> float:

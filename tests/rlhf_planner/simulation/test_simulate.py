@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_planner.simulation.event_graph import Cause, PoolRanks, Task
-from rlhf_planner.simulation.simulate import Simulation, Span, Wait, simulate, step_seconds
+from rlhf_planner.simulation.simulate import Simulation, Span, Wait, simulate
 
 from ...depth import examples
 from .naive_simulation import NaiveRun
 from .random_tasks import NUM_RANKS, passes_ahead, steps
+from .step_bounds import step_seconds
 
 
 def ranks(first: int, end: int) -> tuple[PoolRanks, ...]:

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_planner.simulation.event_graph import PoolRanks, Task
-from rlhf_planner.simulation.simulate import step_seconds
 
 from ...depth import examples
 from .random_tasks import passes_ahead, steps
-from .step_bounds import step_lower_bound
+from .step_bounds import step_lower_bound, step_seconds
 
 
 def ranks(first: int, end: int) -> tuple[PoolRanks, ...]:
