@@ -19,11 +19,11 @@ from rlhf_planner.placement.transitions import with_transitions
 from rlhf_planner.plan_calls import CallMeshes
 from rlhf_planner.problem.problem import PlanningProblem
 from rlhf_planner.simulation.event_graph import (
-    Arcs,
+    EventGraph,
     PoolRanks,
     Task,
+    critical_ratio,
     event_graph,
-    largest_cycle,
 )
 from rlhf_planner.simulation.step_tasks import passes_ahead, previous_calls
 
@@ -38,6 +38,9 @@ class _OrderedCall(NamedTuple):
     """A call of a step, in the driver's order."""
 
     call: ModelCall
+    # Key of its seconds, and its seconds without an entry.
+    key: str
+    otherwise: float
     # Mean number of runs per step.
     expected_count: float
     # Calls of the same step that it waits for.
@@ -50,8 +53,8 @@ class Order(NamedTuple):
     """Calls of a step, in the driver's order on some devices."""
 
     calls: tuple[_OrderedCall, ...]
-    # Arcs into each call, and into the end of a pass: alike for all durations.
-    arcs: tuple[Arcs, ...]
+    # Alike for all durations; its own are 0.
+    graph: EventGraph
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +122,7 @@ class StepTimeBounds:
             )
             for ordered in calls
         ]
-        return Order(calls, event_graph(tasks, passes_ahead(self.graph)).arcs)
+        return Order(calls, event_graph(tasks, passes_ahead(self.graph)))
 
     @cached_property
     def _without_ranks(self) -> Order:
@@ -137,6 +140,8 @@ class StepTimeBounds:
         return tuple(
             _OrderedCall(
                 call,
+                move_of(call) if call.kind in TRANSITIONS else call.id,
+                DISPATCH_SECONDS if call.kind in TRANSITIONS else 0.0,
                 graph.expected_count(call.id),
                 tuple(sorted(graph.predecessors(call.id))),
                 previous.get(call.id, ()),
@@ -153,9 +158,10 @@ def _simulated_seconds(order: Order, seconds: Seconds) -> float:
     # In the long run a call that only some steps run costs its mean. The end of a pass takes no
     # time.
     durations = [
-        _seconds(ordered.call, seconds) * ordered.expected_count for ordered in order.calls
+        seconds.get(ordered.key, ordered.otherwise) * ordered.expected_count
+        for ordered in order.calls
     ]
-    return largest_cycle(order.arcs, [*durations, 0.0]).ratio
+    return critical_ratio(order.graph, [*durations, 0.0])
 
 
 def _ranks(meshes: CallMeshes, call: ModelCall) -> tuple[PoolRanks, ...]:
@@ -166,12 +172,6 @@ def _ranks(meshes: CallMeshes, call: ModelCall) -> tuple[PoolRanks, ...]:
     if source is None or (source.pool, source.ranks) == ranks:
         return (ranks,)
     return ranks, PoolRanks(source.pool, source.ranks)
-
-
-def _seconds(call: ModelCall, seconds: Seconds) -> float:
-    if call.kind in TRANSITIONS:
-        return seconds.get(move_of(call), DISPATCH_SECONDS)
-    return seconds.get(call.id, 0.0)
 
 
 def move_of(call: ModelCall) -> str:

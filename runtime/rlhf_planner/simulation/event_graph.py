@@ -289,17 +289,12 @@ def critical_cycle(graph: EventGraph) -> Cycle:
 
     The result is deterministic, also if several cycles have this ratio.
     """
-    return largest_cycle(graph.arcs, graph.seconds)
-
-
-def largest_cycle(arcs: Sequence[Arcs], seconds: Sequence[float]) -> Cycle:
-    """As `critical_cycle`, of the arcs into each node and its seconds: many durations of the same
-    tasks share an event graph."""
     # For a candidate ratio r every node gets as potential the longest path to it, where an arc
     # counts the seconds of its source, less r per iteration that it crosses. If such potentials
     # exist, no cycle has a larger ratio: around a cycle their differences sum up to zero, so its
     # seconds are at most r times its iterations. If not, arcs that raise potentials for ever form a
     # cycle of a larger ratio, which is the next candidate.
+    arcs, seconds = graph.arcs, graph.seconds
     best = Cycle(0.0, 1, (Link(len(arcs) - 1, 1, Cause.DRIVER),))
     potentials = [0.0] * len(arcs)
     while (
@@ -307,6 +302,25 @@ def largest_cycle(arcs: Sequence[Arcs], seconds: Sequence[float]) -> Cycle:
     ) and larger.ratio > best.ratio:
         best = larger
     return best
+
+
+def critical_ratio(graph: EventGraph, seconds: Sequence[float]) -> float:
+    """The ratio of `critical_cycle` if nodes take other seconds: many durations of the same tasks
+    share a graph.
+
+    Args:
+        graph: as `event_graph` builds it.
+        seconds: of each node, the end of a pass included.
+    """
+    # The calls of a rank are a cycle through one iteration: often that of the largest ratio.
+    queues = {group.tasks for group in graph.groups}
+    ratio = max((sum(seconds[node] for node in queue) for queue in queues), default=0.0)
+    potentials = [0.0] * len(seconds)
+    while (
+        larger := _larger_cycle(graph.arcs, seconds, ratio, potentials)
+    ) and larger.ratio > ratio:
+        ratio = larger.ratio
+    return ratio
 
 
 def _larger_cycle(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -13,6 +14,7 @@ from rlhf_planner.simulation.event_graph import (
     EventGraph,
     Task,
     critical_cycle,
+    critical_ratio,
     dependency_graph,
     event_graph,
 )
@@ -41,6 +43,15 @@ def test_no_cycle_has_a_larger_ratio(tasks: list[Task], ahead: int, ranks_count:
     graph = (event_graph if ranks_count else dependency_graph)(tasks, ahead)
     cycle = critical_cycle(graph)
     assert Fraction(cycle.seconds) / cycle.iterations == max(all_ratios(graph))
+
+
+@settings(max_examples=examples(60))
+@given(steps(), passes_ahead)
+def test_a_graph_gives_the_ratio_for_other_seconds(tasks: list[Task], ahead: int) -> None:
+    without = [replace(task, seconds=0.0) for task in tasks]
+    graph = event_graph(tasks, ahead)
+    ratio = critical_ratio(event_graph(without, ahead), graph.seconds)
+    assert ratio == pytest.approx(critical_cycle(graph).ratio, rel=1e-9)
 
 
 @settings(max_examples=examples(60))
