@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from rlhf_planner.search.branch_and_bound import find_plan
 from rlhf_planner.search.search import placement_family, run_search
 
 from ...depth import examples
+from ..search.searched_jobs import gpus, ppo
 from .everything import check
 from .random_jobs import random_problem
 
@@ -93,3 +95,16 @@ def test_no_placement_with_idle_devices_is_faster(seed: int) -> None:
     ]
     every = find_plan(problem, hardware, family, max_candidates=10**6)
     assert proved_seconds(problem) == pytest.approx(every.step_seconds, rel=1e-9)
+
+
+def test_a_node_more_than_blocks_divide_does_not_give_a_slower_plan(job: Any) -> None:
+    sections = {
+        "rewards": [{"name": "judge", "model": {"huggingFace": "Qwen/Qwen2.5-7B"}}],
+        "rollout": {"maxPromptTokens": 1024, "maxResponseTokens": 1024},
+        "schedule": {"steps": 1, "promptsPerStep": 2048},
+    }
+    fewer, more = (
+        ppo(job, gpus(3, nodes), model="Qwen/Qwen2.5-7B", **sections) for nodes in (24, 25)
+    )
+    # 25 nodes have few blocks of one size, and all roles on all devices are slower.
+    assert proved_seconds(more) <= proved_seconds(fewer) * (1 + 1e-9)
