@@ -98,7 +98,7 @@ def test_no_placement_with_idle_devices_is_faster(seed: int) -> None:
 
 
 def test_a_node_more_than_blocks_divide_does_not_give_a_slower_plan(job: Any) -> None:
-    sections = {
+    sections: dict[str, Any] = {
         "rewards": [{"name": "judge", "model": {"huggingFace": "Qwen/Qwen2.5-7B"}}],
         "rollout": {"maxPromptTokens": 1024, "maxResponseTokens": 1024},
         "schedule": {"steps": 1, "promptsPerStep": 2048},
