@@ -29,6 +29,7 @@ from tests.cluster.kubectl import Kubectl
 from tests.cluster.session import own_cluster
 from tests.rlhf_operator.cluster import Team, a_team, small
 from tests.rlhf_operator.fake_head import AutoRun, FakeHeads
+from tests.rlhf_operator.operator_process import PROGRAM
 from tests.waiting import wait_until
 
 from rlhf_kube.errors import Unreachable
@@ -163,7 +164,9 @@ def main() -> None:
         define(kubectl)
         # Drivers that do not end while reads are counted.
         heads = FakeHeads(AutoRun(100, 2 * LIMIT_SECONDS), clock=time.time)
-        with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
+        with a_team(
+            kubectl, folder, heads, program=PROGRAM, pollSeconds=5.0, logLevel="warning"
+        ) as team:
             measured = measure(team, options.ended, options.live, options.rest, options.watch)
             # Before the jobs are deleted, which takes minutes.
             title = f"{options.ended} ended and {options.live} live jobs"

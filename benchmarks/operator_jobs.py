@@ -28,6 +28,7 @@ from tests.cluster.kubectl import Kubectl
 from tests.cluster.session import own_cluster
 from tests.rlhf_operator.cluster import Team, a_team, small
 from tests.rlhf_operator.fake_head import AutoRun, FakeHeads
+from tests.rlhf_operator.operator_process import PROGRAM
 from tests.waiting import wait_until
 
 from rlhf_api.on_cluster import JOB_LABEL
@@ -336,7 +337,9 @@ def main() -> None:
         kubectl = Kubectl(cluster.state / "bin" / "kubectl", cluster.kubeconfig, folder / "cache")
         define(kubectl)
         heads = FakeHeads(AutoRun(10, options.seconds), clock=time.time)
-        with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
+        with a_team(
+            kubectl, folder, heads, program=PROGRAM, pollSeconds=5.0, logLevel="warning"
+        ) as team:
             measured = measure(team, options.jobs, options.idle)
             if options.waiting:
                 measured["MiB per 1,000 ended jobs"] = per_thousand(
@@ -345,7 +348,9 @@ def main() -> None:
         # Drivers that do not end while reads of running jobs are counted.
         heads = FakeHeads(AutoRun(10, LIMIT_SECONDS), clock=time.time)
         if options.waiting:
-            with a_team(kubectl, folder, heads, pollSeconds=5.0, logLevel="warning") as team:
+            with a_team(
+                kubectl, folder, heads, program=PROGRAM, pollSeconds=5.0, logLevel="warning"
+            ) as team:
                 measured |= measure_waits(team, options.waiting, options.rest, options.watch)
         print_table(["operator", f"{options.jobs} jobs"], [[*row] for row in measured.items()])
     print_json(

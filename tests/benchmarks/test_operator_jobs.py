@@ -11,7 +11,7 @@ from ..heavy_starts import Heavy
 from .programs import BENCHMARKS, run_smallest
 
 NUM_JOBS = 24
-IDLE_SECONDS = 5
+IDLE_SECONDS = 3
 CALLS_PER_JOB = 36
 """Mostly writes: reads come from watches."""
 WRITES_PER_JOB = 30
@@ -31,7 +31,7 @@ KINDS = ("waiting", "running")
 def test_many_jobs_at_once_take_few_calls_and_little_memory() -> None:
     built("kwok")
     # With fewer jobs, the operator's own requests would be the larger part.
-    sizes = (f"--jobs={NUM_JOBS}", "--seconds=5", f"--idle={IDLE_SECONDS}")
+    sizes = (f"--jobs={NUM_JOBS}", "--seconds=1", f"--idle={IDLE_SECONDS}")
     tests = {"PYTHONPATH": str(BENCHMARKS.parent)}  # as the Makefile does: it imports their cluster
     starts = {Heavy.CONTROL_PLANE: 1, Heavy.OPERATOR: 5}
     printed = run_smallest("operator", *sizes, variables=tests, starts=starts)

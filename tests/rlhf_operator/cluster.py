@@ -160,13 +160,21 @@ class Team:
 
 @contextmanager
 def a_team(
-    kubectl: Kubectl, folder: Path, heads: FakeHeads | None = None, **settings: Any
+    kubectl: Kubectl,
+    folder: Path,
+    heads: FakeHeads | None = None,
+    *,
+    constants: Mapping[str, float] | None = None,
+    program: tuple[str, ...] = (),
+    **settings: Any,
 ) -> Iterator[Team]:
     """A namespace with a claim, an operator that manages it, and nothing of it afterwards. It
     takes only pods that meet the restricted profile.
 
     Args:
         heads: what plays the heads. Default: drivers that a test directs.
+        constants: values of the operator's constants, by `module:NAME`.
+        program: see OperatorProcess.
         settings: of the operator, besides those that it needs here.
     """
     namespace = f"team-{uuid.uuid4().hex[:8]}"
@@ -184,7 +192,11 @@ def a_team(
             "headUrl": heads.template,
             "pollSeconds": POLL_SECONDS,
         }
-        operator = OperatorProcess(kubectl.kubeconfig, folder / "operator", {**own, **settings})
+        operator = OperatorProcess(
+            *(kubectl.kubeconfig, folder / "operator", {**own, **settings}),
+            constants=constants or {},
+            program=program,
+        )
         team = Team(kubectl, kube, namespace, heads, operator)
         try:
             operator.start()

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ import yaml
 from ..free_port import free_port
 from ..heavy_starts import Heavy, count_start
 from ..waiting import wait_until
+from .operator_forks import ForkedProcess, fork_operator
 
-ROOT = Path(__file__).parents[2]
+PROGRAM = ("-m", "rlhf_operator")
+"""As in an image."""
 START_SECONDS = 60.0
 
 
@@ -32,9 +34,12 @@ class OperatorProcess:
     has_key_file: bool = True
     """Whether it is given a key; else it is as in a pod, with a Secret and a Lease."""
     port: int = field(default_factory=free_port)
-    program: tuple[str, ...] = ("-m", "rlhf_operator")
-    """What Python runs; other programs take the same words at their end."""
-    process: subprocess.Popen[bytes] | None = None
+    program: tuple[str, ...] = ()
+    """What Python runs instead of a copy of a process that has imported the operator. It takes the
+    same words at its end."""
+    constants: Mapping[str, float] = field(default_factory=dict)
+    """Values of the operator's constants, by `module:NAME`; not for a program."""
+    process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def start(self) -> None:
         """Start it, and wait until it watches."""
@@ -43,17 +48,23 @@ class OperatorProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "config.yaml"
         config.write_text(yaml.safe_dump({"port": self.port, "logFormat": "text", **self.settings}))
-        words = ["--config", config, "--kubeconfig", self.kubeconfig]
-        words += ["--key-file", self.folder / "key"] if self.has_key_file else []
+        words = ["--config", str(config), "--kubeconfig", str(self.kubeconfig)]
+        words += ["--key-file", str(self.folder / "key")] if self.has_key_file else []
+        if self.program:
+            self.process = self._start_program(words)
+        else:
+            self.process = fork_operator(words, self.folder, self.log, self.constants)
+        wait_until(self.is_ready, START_SECONDS, "a ready operator")
+
+    def _start_program(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, *self.program, *map(str, words)],
+            return subprocess.Popen(
+                [sys.executable, *self.program, *words],
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        wait_until(self.is_ready, START_SECONDS, "a ready operator")
 
     @property
     def log(self) -> Path:

@@ -15,6 +15,8 @@ from .accounts import bind, make_account, unbind
 from .cluster import SECONDS, Team, a_team, delete_namespace, shared_claim, small
 
 pytestmark = pytest.mark.cluster
+IMPATIENT = {"rlhf_operator.process.app:MAX_RETRY_SECONDS": 2.0}
+"""It soon tries again to watch what is lost."""
 
 
 def test_the_others_are_watched_and_it_too_when_it_is_back_until_it_is_deleted(
@@ -24,7 +26,7 @@ def test_the_others_are_watched_and_it_too_when_it_is_back_until_it_is_deleted(
     defined("create", "namespace", lost)
     for made in shared_claim(lost):
         defined.apply(lost, made)
-    with a_team(defined, tmp_path) as team:
+    with a_team(defined, tmp_path, constants=IMPATIENT) as team:
         home = team.namespace
         team.operator.stop()
         team.operator = replace(

@@ -27,6 +27,11 @@ from .cluster import SECONDS, a_team, small
 from .operator_process import run_to_end
 
 pytestmark = pytest.mark.cluster
+IMPATIENT = {
+    "rlhf_operator.process.app:PING_SECONDS": 2.0,
+    "rlhf_operator.process.app:CHECK_SECONDS": 0.5,
+}
+"""It soon asks again whether the API server is there, and KubeRay's kind."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +58,7 @@ def test_a_job_goes_on_when_the_api_server_comes_back(
     cluster: DevCluster, own_kubectl: Kubectl, tmp_path: Path
 ) -> None:
     define(own_kubectl)
-    with a_team(own_kubectl, tmp_path) as team:
+    with a_team(own_kubectl, tmp_path, constants=IMPATIENT) as team:
         head = team.train("steady")
         os.kill(cluster.pids()["kube-apiserver"], signal.SIGKILL)
         wait_until(
@@ -79,7 +84,7 @@ def test_without_kuberay_jobs_wait_and_say_so_until_it_is_there(
     define(own_kubectl)
     kind = json.loads(own_kubectl("get", "crd", "rayclusters.ray.io", "--output=json"))
     own_kubectl("delete", "crd", "rayclusters.ray.io")
-    with a_team(own_kubectl, tmp_path) as team:
+    with a_team(own_kubectl, tmp_path, constants=IMPATIENT) as team:
         team.submit(small("early"))
         team.wait_for_condition("early", ConditionType.STALLED, "True", "KubeRayMissing")
         assert "install KubeRay 1.6 or newer" in team.status("early").message
@@ -108,7 +113,7 @@ def test_a_kuberay_that_lacks_what_is_needed_is_told_until_it_is_upgraded(
         spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
         spec["properties"].pop("authOptions", None)
     own_kubectl("replace", "--filename=-", stdin=json.dumps(old))
-    with a_team(own_kubectl, tmp_path) as team:
+    with a_team(own_kubectl, tmp_path, constants=IMPATIENT) as team:
         team.submit(small("upgraded"))
         team.wait_for_condition("upgraded", ConditionType.CLUSTER_READY, "False", "KubeRayTooOld")
         conditions = team.status("upgraded").conditions

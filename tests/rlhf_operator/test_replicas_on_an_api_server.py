@@ -13,7 +13,6 @@ import pytest
 
 from rlhf_kube.kinds import Kind
 from rlhf_kube.protocol import Manifest
-from rlhf_operator.process.leadership import GIVE_UP_SECONDS, LEASE_SECONDS, RENEW_SECONDS
 
 from ..cluster.kubectl import Kubectl
 from ..free_port import free_port
@@ -21,7 +20,15 @@ from ..waiting import wait_until
 from .cluster import SECONDS, Team, a_team
 
 pytestmark = pytest.mark.cluster
-TAKES_OVER_SECONDS = LEASE_SECONDS + 2 * RENEW_SECONDS + 15.0
+LEASE_SECONDS = 8
+GIVE_UP_SECONDS = 5.0
+QUICK = {
+    "rlhf_operator.process.leadership:LEASE_SECONDS": LEASE_SECONDS,
+    "rlhf_operator.process.leadership:RENEW_SECONDS": 2.0,
+    "rlhf_operator.process.leadership:GIVE_UP_SECONDS": GIVE_UP_SECONDS,
+}
+"""About half of what is usual; still longer than a busy machine keeps a process waiting."""
+TAKES_OVER_SECONDS = LEASE_SECONDS + 30.0
 """With what a busy machine adds."""
 
 
@@ -35,7 +42,7 @@ def system(defined: Kubectl) -> Iterator[str]:
 
 
 def test_replicas_act_in_turns(defined: Kubectl, system: str, tmp_path: Path) -> None:
-    with a_team(defined, tmp_path) as team:
+    with a_team(defined, tmp_path, constants=QUICK) as team:
         team.operator.stop()
         settings = {**team.operator.settings, "operatorNamespace": system}
         team.operator = replace(team.operator, settings=settings, process=None, has_key_file=False)
@@ -74,7 +81,7 @@ def test_a_lone_operator_survives_a_lease_that_it_cannot_renew(
 ) -> None:
     # As on a node that gives it no time; later its container is started again.
     monkeypatch.setenv("POD_UID", uuid.uuid4().hex)
-    with a_team(defined, tmp_path) as team:
+    with a_team(defined, tmp_path, constants=QUICK) as team:
         team.operator.stop()
         settings = {**team.operator.settings, "operatorNamespace": system}
         team.operator = replace(team.operator, settings=settings, process=None, has_key_file=False)
