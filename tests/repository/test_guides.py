@@ -19,6 +19,21 @@ GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN, EXPORT = (re.compile(rf"^\s*rlhf {word}\b", re.MULTILINE) for word in ("run", "export"))
 FILE = re.compile(r"# file: (?P<name>[\w.-]+)\n")
+# Guides train long enough to learn something; here it is enough that they train.
+SMALLER = {
+    r"warmStart: \{maxSteps: \d+": "warmStart: {maxSteps: 2",
+    r"promptsPerStep: \d{2,}": "promptsPerStep: 16",
+    r"miniBatchPrompts: \d{2,}": "miniBatchPrompts: 8",
+    r"--steps 3\b": "--steps 2",
+}
+"""Sizes of the guides' jobs by patterns."""
+
+
+def in_small(text: str) -> str:
+    """Reduce the sizes of jobs in a file or in commands."""
+    for pattern, size in SMALLER.items():
+        text = re.sub(pattern, size, text)
+    return text
 
 
 def scripted(guide: Path) -> list[tuple[str, str]]:
@@ -27,9 +42,9 @@ def scripted(guide: Path) -> list[tuple[str, str]]:
     for block in BLOCK.finditer(guide.read_text(encoding="utf-8")):
         file = FILE.match(block["body"])
         if file is not None:
-            found.append((file["name"], block["body"]))
+            found.append((file["name"], in_small(block["body"])))
         elif block["language"] == "bash":
-            found.append(("", block["body"]))
+            found.append(("", in_small(block["body"])))
     return found
 
 

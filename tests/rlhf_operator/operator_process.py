@@ -14,10 +14,10 @@ from typing import Any
 import urllib3
 import yaml
 
+from ..forked_programs import ForkedProcess, Program, start_copy
 from ..free_port import free_port
 from ..heavy_starts import Heavy, count_start
 from ..waiting import wait_until
-from .operator_forks import ForkedProcess, fork_operator
 
 PROGRAM = ("-m", "rlhf_operator")
 """As in an image."""
@@ -53,8 +53,19 @@ class OperatorProcess:
         if self.program:
             self.process = self._start_program(words)
         else:
-            self.process = fork_operator(words, self.folder, self.log, self.constants)
+            self.process = self._start_copy(words)
         wait_until(self.is_ready, START_SECONDS, "a ready operator")
+
+    def _start_copy(self, words: Sequence[str]) -> ForkedProcess:
+        program = Program(
+            "rlhf_operator.__main__:main",
+            [str(self.folder / "rlhf_operator"), *words],
+            str(self.folder),
+            str(self.log),
+            dict(os.environ),
+            dict(self.constants),
+        )
+        return start_copy(program, ("rlhf_operator.__main__",))
 
     def _start_program(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from ..forked_programs import ForkedProcess, Program, start_copy
 from ..heavy_starts import Heavy, count_start
 from ..waiting import wait_until
 
@@ -44,6 +45,13 @@ STARTED_BY = {
     "export": Heavy.EXPORT,
 }
 """Heavy process of a command, by its first word."""
+DRIVERS_MODULES = (
+    *("rlhf_cli.app", "rlhf_cli.train", "rlhf_cli.local_run", "rlhf_runtime.controller.job_run"),
+    *("rlhf_runtime.telemetry.tensorboard_tracker", "tensorboard", "math_verify", "safetensors"),
+    *("tokenizers", "boto3"),
+)
+"""Imported before the drivers of runs are copied. Commands with an environment of their own, and
+those of guides and benchmarks, are processes from the start."""
 # A run takes 20 to 30 s on two idle cores, and several times as long on a busy machine.
 LIMIT_SECONDS = 540.0
 MAX_SHOWN = 160
@@ -56,7 +64,7 @@ LEFTOVER_SECONDS = 30.0
 class Command:
     """A running `rlhf`."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | ForkedProcess
     log: Path
     """Output on stdout and stderr."""
     mark: str
@@ -217,11 +225,19 @@ def start(
         count_start(kind)
     mark = uuid.uuid4().hex
     before = frozenset(entry.name for entry in SHARED_MEMORY.iterdir())
+    words = [str(RLHF), *map(str, arguments)]
+    variables = os.environ | STANDBY | {MARK: mark, "COLUMNS": "200"} | environment
+    log.write_text("")
+    if words[1] == "run" and not inside and not environment:
+        program = Program(
+            "rlhf_cli.app:main", words, str(log.parent), str(log), variables, has_own_session=True
+        )
+        return Command(start_copy(program, DRIVERS_MODULES), log, mark, before)
     with log.open("w") as stream:
         process = subprocess.Popen(
-            [*inside, str(RLHF), *map(str, arguments)],
+            [*inside, *words],
             cwd=log.parent,
-            env=os.environ | STANDBY | {MARK: mark, "COLUMNS": "200"} | environment,
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,

@@ -59,7 +59,7 @@ CASES: dict[int, dict[str, Case]] = {
 """By ranks of the world."""
 
 
-MESHES_OF_A_SCENARIO = {1: 1, 2: 2, 4: 1}
+MESHES_OF_A_SCENARIO = {1: 1, 2: 1, 4: 1}
 """Meshes of each scenario in a usual session, by ranks of the world."""
 
 

@@ -46,9 +46,9 @@ assert len(SCENARIOS) == sum(map(len, TABLES)), "two scenarios have one name"
 
 
 def scenarios(size: int) -> Mapping[str, Scenario]:
-    """The scenarios of a world that this session runs: on one rank every second one."""
+    """The scenarios of a world that this session runs: on one rank every fourth one."""
     every = list(SCENARIOS)
-    usual = len(every) // 2 if size == 1 else len(every)
+    usual = len(every) // 4 if size == 1 else len(every)
     return {name: SCENARIOS[name] for name in sample(0, every, usual)}
 
 
