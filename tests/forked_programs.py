@@ -79,9 +79,11 @@ class ForkedProcess:
             os.kill(self.pid, number)
 
 
-def start_copy(program: Program, imported: Sequence[str]) -> ForkedProcess:
-    """Start a program as a copy of a process that has imported modules."""
-    server = _server(tuple(imported))
+def start_copy(
+    program: Program, imported: Sequence[str], python: str = sys.executable
+) -> ForkedProcess:
+    """Start a program as a copy of a process of `python` that has imported modules."""
+    server = _server(tuple(imported), python)
     assert server.stdin is not None and server.stdout is not None
     exit_file = Path(tempfile.gettempdir(), f"copy-{uuid.uuid4().hex}.exit")
     atexit.register(exit_file.unlink, missing_ok=True)
@@ -91,10 +93,10 @@ def start_copy(program: Program, imported: Sequence[str]) -> ForkedProcess:
 
 
 @cache
-def _server(imported: tuple[str, ...]) -> subprocess.Popen[str]:
+def _server(imported: tuple[str, ...], python: str) -> subprocess.Popen[str]:
     """Start the process to copy, once in a process of tests."""
     server = subprocess.Popen(
-        [sys.executable, "-m", __name__, *imported],
+        [python, "-m", __name__, *imported],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[1],

@@ -27,6 +27,9 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 USER_CODE = Path(__file__).parent / "user_code"
 RLHF = Path(sys.executable).with_name("rlhf")
+# Standby servers tell interpreters apart by their paths, and a folder may be a link.
+PYTHON = str(RLHF.parent.resolve() / "python")
+"""Interpreter of the command's script."""
 SHARED_MEMORY = Path("/dev/shm")
 # Podman may build an image meanwhile. Killed operators of other tests leave semaphores of pools.
 FOREIGN = ("libpod", "sem.mp-")
@@ -232,7 +235,7 @@ def start(
         program = Program(
             "rlhf_cli.app:main", words, str(log.parent), str(log), variables, has_own_session=True
         )
-        return Command(start_copy(program, DRIVERS_MODULES), log, mark, before)
+        return Command(start_copy(program, DRIVERS_MODULES, PYTHON), log, mark, before)
     with log.open("w") as stream:
         process = subprocess.Popen(
             [*inside, *words],
