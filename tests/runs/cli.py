@@ -231,7 +231,7 @@ def start(
     words = [str(RLHF), *map(str, arguments)]
     variables = os.environ | STANDBY | {MARK: mark, "COLUMNS": "200"} | environment
     log.write_text("")
-    if words[1] == "run" and not inside and not environment:
+    if words[1] in ("run", "evaluate") and not inside and not environment:
         program = Program(
             "rlhf_cli.app:main", words, str(log.parent), str(log), variables, has_own_session=True
         )
