@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -130,7 +131,7 @@ def real_stage(folder: Path) -> Iterator[Stage]:
         try:
             _run_first_driver(stage, command)
             yield stage
-            command.process.terminate()
+            command.process.send_signal(signal.SIGTERM)
             command.wait(READY_SECONDS)
             command.assert_no_leftovers()
         finally:

@@ -53,8 +53,8 @@ def check_downgrade(
     if num_losing:
         typer.echo(
             f"{num_losing} of {len(live)} jobs that have not ended would lose these fields when "
-            "they, or their status, are next written; suspend them, or wait for their end, before "
-            "the downgrade"
+            "they, or their status, are next written; wait for their end, or keep their manifests "
+            "and apply them again after the next upgrade"
         )
         raise typer.Exit(ExitCode.MANIFEST)
     typer.echo(f"none of {len(live)} jobs that have not ended would lose a field")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
@@ -16,8 +17,8 @@ from rlhf_runtime.engines.megatron.family import WeightSplit
 from rlhf_runtime.engines.megatron.pipeline_executor import execute
 from rlhf_runtime.engines.megatron.stage import Stage
 from rlhf_runtime.engines.megatron.stage_passes import ConsumeOutputs, Inputs, StagePasses
-from rlhf_runtime.engines.megatron.stage_programs import make_program
-from rlhf_sizing.schedules import OperationOrders, forward_only, one_forward_one_backward
+from rlhf_runtime.engines.megatron.stage_programs import Program, make_program
+from rlhf_sizing.schedules import forward_only, one_forward_one_backward
 
 
 def wrap_with_gradients(stage: Stage, *, sharded: bool = False) -> DistributedDataParallel:
@@ -54,8 +55,7 @@ def forward_backward(
     """
     model.zero_grad_buffer()
     stage = model.module
-    orders = one_forward_one_backward(stage.parallel.at.pipeline_size, count)
-    _run(StagePasses(model, stage, micro_batches, consume, trains=True), orders)
+    _run(StagePasses(model, stage, micro_batches, consume, trains=True), count, trains=True)
     _finish_gradients(model)
 
 
@@ -67,14 +67,20 @@ def infer(
 
     Arguments as in `forward_backward`.
     """
-    orders = forward_only(stage.parallel.at.pipeline_size, count)
-    _run(StagePasses(stage, stage, micro_batches, consume, trains=False), orders)
+    _run(StagePasses(stage, stage, micro_batches, consume, trains=False), count, trains=False)
 
 
-def _run(passes: StagePasses, orders: OperationOrders) -> None:
+def _run(passes: StagePasses, count: int, *, trains: bool) -> None:
     parallel = passes.stage.parallel
-    program = make_program(parallel.at.pipeline, orders, [range(parallel.at.pipeline_size)])
+    program = _program(parallel.at.pipeline, parallel.at.pipeline_size, count, trains)
     execute(program, [passes], parallel.pipeline_group)
+
+
+# Updates repeat a few counts, and with many stages a program takes a tenth of a second.
+@lru_cache(maxsize=256)
+def _program(rank: int, num_stages: int, count: int, trains: bool) -> Program:
+    orders = (one_forward_one_backward if trains else forward_only)(num_stages, count)
+    return make_program(rank, orders, [range(num_stages)])
 
 
 def _finish_gradients(model: DistributedDataParallel) -> None:
