@@ -212,7 +212,9 @@ def test_a_full_folder_of_temporary_files_is_no_bug(
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/rlhf-pip-x")
 
     monkeypatch.setattr(installation, "resolve", resolve)
-    with pytest.raises(FolderUnusable, match="/tmp/rlhf-pip-x' in the folder of") as failed:
+    with pytest.raises(
+        FolderUnusable, match="/tmp/rlhf-pip-x'; free space in the folder of"
+    ) as failed:
         store().packages_for(WORDS)
     assert failed.value.is_disk_full
 

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_api.errors import ManifestError, RlhfError
 from rlhf_cli.packages import pip
-from rlhf_cli.packages.pip import OUTPUT, failure, find_pip, run_pip, without_secrets
+from rlhf_cli.packages.pip import failure, find_pip, without_secrets
 from rlhf_runtime.errors import NoSpace, PackageIndexUnreachable, RequirementsFailed
 
 MISSING = "ERROR: No matching distribution found for a"
@@ -131,16 +131,3 @@ def test_pip_is_the_environments_own_or_that_of_its_base(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "_base_executable", "/bin/false")
     with pytest.raises(RequirementsFailed, match="installed by pip: got none in .*/bin/false"):
         find_pip()
-
-
-def test_settings_of_the_index_reach_pip_and_those_of_another_target_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("PIP_INDEX_URL", "PIP_TARGET", "PIP_PYTHON", "PIP_REQUIRE_HASHES"):
-        monkeypatch.setenv(name, "1")
-    program = "import os; print('\\n'.join(os.environ))"
-    monkeypatch.setattr(pip, "find_pip", lambda: [sys.executable, "-c", program])
-    run_pip([], tmp_path)
-    names = (tmp_path / OUTPUT).read_text().splitlines()
-    assert "PIP_INDEX_URL" in names
-    assert {"PIP_TARGET", "PIP_PYTHON", "PIP_REQUIRE_HASHES"}.isdisjoint(names)
