@@ -18,6 +18,9 @@ class Adder:
     def __init__(self, *, folder: str) -> None:
         self._folder = Path(folder)
         self._total = 0
+        own = psutil.Process()
+        # Taken here: a process that outlives its server has other parents.
+        self._victims = {"process": own, "server": own.parent(), "host": own.parents()[1]}
 
     def reset(self, prompt: str, **row: object) -> str | None:
         """Add a sign to prompts of even length."""
@@ -54,9 +57,7 @@ class Adder:
         return float(self._total % 2 == 0)
 
     def _end_somebody(self) -> None:
-        own = psutil.Process()
-        victims = {"process": own, "server": own.parent(), "host": own.parents()[1]}
-        for name, process in victims.items():
+        for name, process in self._victims.items():
             # Whoever removes the file ends the process, while other calls go on.
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self._folder / name)
