@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -165,6 +166,8 @@ def _run(program: Program) -> NoReturn:
         assert hasattr(loaded, constant), name
         setattr(loaded, constant, value)
     module, _, function = program.function.partition(":")
+    # `multiprocessing` imports the main module by its name in the processes that a program starts.
+    sys.modules["__main__"].__spec__ = importlib.util.find_spec(module)
     sys.exit(getattr(importlib.import_module(module), function)())
 
 

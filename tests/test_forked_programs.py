@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,19 @@ def test_a_signal_ends_a_copy(tmp_path: Path, number: signal.Signals) -> None:
     assert copy.poll() is None
     copy.send_signal(number)
     assert copy.wait(SECONDS) == -number
+
+
+def test_a_copy_starts_processes(tmp_path: Path) -> None:
+    (tmp_path / "spawning.py").write_text(
+        "import multiprocessing\n"
+        "def main():\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=print, args=('hello',))\n"
+        "    child.start()\n"
+        "    child.join()\n"
+        "    return child.exitcode\n"
+    )
+    there = replace(
+        program("", tmp_path), function="spawning:main", arguments=[str(tmp_path / "program")]
+    )
+    copy = start_copy(there, (MODULE,))
+    assert (copy.wait(SECONDS), (tmp_path / "log").read_text()) == (0, "hello\n")
