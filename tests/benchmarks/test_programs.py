@@ -288,4 +288,4 @@ def test_readings_prints_both_figures_and_counts_of_ratios() -> None:
     rows = printed.rows("reading", "parameter")
     assert [name for name, *_ in rows] == list(ratios), "steps of engines"
     assert {unit for *_, unit, _ in rows} == {"ms"}
-    assert [name for name, *_ in printed.rows("part", "readings")] == ["all", "tests"]
+    assert [name for name, *_ in printed.rows("part", "readings")] == ["all", "held out"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import signal
@@ -11,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -65,7 +65,8 @@ def find_pip() -> list[str]:
     Raises:
         RequirementsFailed: there is none.
     """
-    if importlib.util.find_spec("pip") is not None:
+    # Not `importlib.util`: setuptools hooks into that for pip, and warns.
+    if PathFinder.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     # Environments of uv, such as the image's, have no pip of their own.
     base = getattr(sys, "_base_executable", sys.executable)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,9 +123,9 @@ def test_passwords_of_addresses_are_in_no_text() -> None:
 
 
 def test_pip_is_the_environments_own_or_that_of_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "pip" or None)
+    monkeypatch.setattr(pip, "PathFinder", SimpleNamespace(find_spec=lambda name: name))
     assert find_pip() == [sys.executable, "-m", "pip"]
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(pip, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
     base = vars(sys)["_base_executable"]
     assert find_pip() == [base, "-m", "pip", "--python", sys.executable]
     monkeypatch.setattr(sys, "_base_executable", "/bin/false")
