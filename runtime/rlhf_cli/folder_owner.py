@@ -6,7 +6,6 @@ an earlier release.
 
 from __future__ import annotations
 
-import os
 from itertools import count
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from pydantic import BaseModel, ConfigDict
 from rlhf_api.spec.checkpoint import StartMode
 from rlhf_cli.earlier_run import move_files
 from rlhf_runtime.controller.run_lock import LOCK
+from rlhf_runtime.durable_files import write_durably
 from rlhf_runtime.errors import FolderOfAnotherJob, FolderUnusable
-from rlhf_runtime.synced_folder import sync_folder
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 OWNER = "owner.json"
@@ -170,14 +169,8 @@ def _read(folder: Path) -> OwnerRecord | None:
 
 
 def _write(folder: Path, record: OwnerRecord) -> None:
-    unfinished = folder / UNFINISHED
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(record.model_dump_json(indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(folder / OWNER)
-        sync_folder(folder)
+        write_durably(folder / OWNER, record.model_dump_json(indent=2) + "\n")
     except OSError as error:
         raise CannotRecord(
             f"the owner of the run's folder cannot be recorded: got {type(error).__name__}: "

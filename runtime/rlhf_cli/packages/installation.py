@@ -22,10 +22,10 @@ from rlhf_cli.packages.lock import LOCK_FILE, PackageLock, read_lock, write_lock
 from rlhf_cli.packages.pip import POLL_SECONDS, run_pip
 from rlhf_cli.packages.resolve import installed_versions, resolve
 from rlhf_runtime.disk_space import with_cause
+from rlhf_runtime.durable_files import sync_path
 from rlhf_runtime.errors import FolderUnusable
 from rlhf_runtime.hooks import Hook, noop
 from rlhf_runtime.python_path import Packages
-from rlhf_runtime.synced_folder import sync_folder
 
 UNFINISHED = ".unfinished-"
 """Begin of the name of a set that is being installed."""
@@ -142,7 +142,7 @@ class PackageStore:
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
-        sync_folder(self.folder)
+        sync_path(self.folder)
         seconds = time.monotonic() - begin
         number = len(lock.packages)
         self.notify(
@@ -215,5 +215,5 @@ def _sync(folder: Path) -> None:
     """Wait until the disk has all files of a folder."""
     for parent, _, files in os.walk(folder):
         for name in files:
-            sync_folder(Path(parent, name))
-        sync_folder(parent)
+            sync_path(Path(parent, name))
+        sync_path(parent)

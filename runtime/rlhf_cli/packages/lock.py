@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -17,8 +16,8 @@ from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rlhf_api.spec.cluster import CodeSpec
+from rlhf_runtime.durable_files import write_durably
 from rlhf_runtime.python_path import Packages
-from rlhf_runtime.synced_folder import sync_folder
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 LOCK_FILE = "requirements.json"
@@ -121,13 +120,7 @@ def write_lock(folder: Path, lock: PackageLock) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    new = folder / f"{LOCK_FILE}.new"
-    with new.open("w", encoding="utf-8") as file:
-        file.write(lock.model_dump_json(indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(folder / LOCK_FILE)
-    sync_folder(folder)
+    write_durably(folder / LOCK_FILE, lock.model_dump_json(indent=2) + "\n")
 
 
 def keep_lock(run: Path, code: CodeSpec | None, packages: Packages | None) -> None:

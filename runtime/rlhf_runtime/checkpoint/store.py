@@ -27,8 +27,8 @@ from typing import IO, Concatenate, ParamSpec, TypeVar
 from rlhf_runtime.checkpoint.record import RECORD_FILE, CheckpointRecord, SavedFile, new_digest
 from rlhf_runtime.checkpoint.storage import resolve_storage
 from rlhf_runtime.disk_space import free_bytes, is_disk_full, with_cause
+from rlhf_runtime.durable_files import sync_path
 from rlhf_runtime.errors import RuntimeFailure, StorageFailed, StorageInUse
-from rlhf_runtime.synced_folder import sync_folder
 
 # In object stores with the run's id; without it where folders are renamed.
 _NAME = re.compile(r"step-(\d{8})(-[0-9a-f]{8})?")
@@ -158,12 +158,12 @@ class CheckpointStore:
                 # Somebody may have deleted files while others were written.
                 self._require_written(f"{name}/{file_name}", saved)
             for part in sorted({file.rpartition("/")[0] for file in record.files} | {""}):
-                sync_folder(f"{self._root}/{name}/{part}")
+                sync_path(f"{self._root}/{name}/{part}")
             final = f"step-{record.step:08d}"
             self._remove(final)
             # Rename last: a folder with a checkpoint's name is complete.
             os.rename(f"{self._root}/{name}", f"{self._root}/{final}")
-            sync_folder(self._root)
+            sync_path(self._root)
             return Checkpoint(f"{self.address}/{final}", record)
         # An earlier save of the same step, by another run.
         for other in others:

@@ -12,11 +12,11 @@ from threading import Lock
 from typing import IO, Any, NamedTuple
 
 from rlhf_api.spec.checkpoint import JournalMode
+from rlhf_runtime.durable_files import sync_path
 from rlhf_runtime.journal.disk import cannot_record, make_folder
 from rlhf_runtime.journal.entries import Entry, Key, read_entries
 from rlhf_runtime.journal.errors import JournalMismatch
 from rlhf_runtime.journal.folder import Attempt, Position, pass_folder
-from rlhf_runtime.synced_folder import sync_folder
 
 # Passes whose answers are in memory, as they overlap.
 MAX_PASSES = 4
@@ -223,7 +223,7 @@ class _PassAnswers:
         # Without a buffer: answers survive the end of this process.
         file = self._path.open("ab", buffering=0)
         if is_new:
-            sync_folder(self._path.parent)
+            sync_path(self._path.parent)
         return file
 
     def sync(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlhf_runtime.disk_space import with_cause
-from rlhf_runtime.synced_folder import sync_folder
+from rlhf_runtime.durable_files import sync_path
 from rlhf_runtime.telemetry.errors import CannotRecord
 
 
@@ -15,7 +15,7 @@ def make_folder(folder: Path) -> None:
     """Create a folder whose parent exists."""
     if not folder.is_dir():
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        sync_path(folder.parent)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -14,8 +13,8 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from rlhf_api.spec.checkpoint import JournalMode
+from rlhf_runtime.durable_files import write_durably
 from rlhf_runtime.journal.disk import recording
-from rlhf_runtime.synced_folder import sync_folder
 
 # Limit of all answers; the oldest steps are dropped first.
 MAX_BYTES = 1 << 30
@@ -207,13 +206,7 @@ class JournalFolder:
         return _NO_ATTEMPT
 
     def _write_state(self, state: _State) -> None:
-        temporary = self._path / f"{STATE_FILE}.new"
-        with temporary.open("w") as file:
-            file.write(json.dumps(asdict(state)))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path / STATE_FILE)
-        sync_folder(self._path)
+        write_durably(self._path / STATE_FILE, json.dumps(asdict(state)))
         self._state = state
 
 
