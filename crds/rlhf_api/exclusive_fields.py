@@ -35,16 +35,7 @@ def exactly_one(fields: Sequence[str]) -> Rule:
     Args:
         fields: their Python names.
     """
-    names = [to_camel(field) for field in fields]
-    return Rule(
-        holds=f"[{', '.join(_presence(names))}].filter(given, given).size() == 1",
-        what=f"exactly one of {', '.join(names)} is needed",
-        got=f"({' || '.join(_presence(names))} ? {_listed(names)} : 'none')",
-        do="set one of them and remove the rest",
-        check=lambda model: violation_if(
-            len(_set_fields(model, fields)) != 1, _shown_fields(model, fields)
-        ),
-    )
+    return _one_of(fields, 1, "exactly one of {} is needed", "set one of them and remove the rest")
 
 
 def mutually_exclusive(fields: Sequence[str]) -> Rule:
@@ -53,14 +44,30 @@ def mutually_exclusive(fields: Sequence[str]) -> Rule:
     Args:
         fields: their Python names.
     """
+    return _one_of(
+        fields, 0, "at most one of {} is possible", "keep one of them and remove the rest"
+    )
+
+
+def _one_of(fields: Sequence[str], least: int, what: str, do: str) -> Rule:
+    """The rule that at most one of some fields is set.
+
+    Args:
+        fields: their Python names.
+        least: number of set fields, 0 or 1.
+        what: the fault; {} stands for the fields' names.
+        do: the fix.
+    """
     names = [to_camel(field) for field in fields]
+    listed = _listed(names)
     return Rule(
-        holds=f"[{', '.join(_presence(names))}].filter(given, given).size() <= 1",
-        what=f"at most one of {', '.join(names)} is possible",
-        got=_listed(names),
-        do="keep one of them and remove the rest",
+        holds=f"[{', '.join(_presence(names))}].filter(given, given).size() "
+        + ("== 1" if least else "<= 1"),
+        what=what.format(", ".join(names)),
+        got=f"({' || '.join(_presence(names))} ? {listed} : 'none')" if least else listed,
+        do=do,
         check=lambda model: violation_if(
-            len(_set_fields(model, fields)) > 1, _shown_fields(model, fields)
+            not least <= len(_set_fields(model, fields)) <= 1, _shown_fields(model, fields)
         ),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 
 from rlhf_api.api_names import GROUP, KIND, VERSION
 from rlhf_api.errors import ManifestError
-from rlhf_api.problems import Problem
+from rlhf_api.problems import FieldPath, Problem, path_text
 from rlhf_api.spec.job import RLHFJobSpec
 from rlhf_cli.cluster.jobs import Job
 
@@ -26,7 +25,6 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "integer": int,
     "number": (int, float),
 }
-_FIELD = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class LostField(NamedTuple):
@@ -107,7 +105,7 @@ def lost_fields(schema: Schema, job: Job) -> list[LostField]:
         document = job.spec
     else:
         document = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return list(_compare(schema["properties"]["spec"], document, "spec"))
+    return list(_compare(schema["properties"]["spec"], document, ("spec",)))
 
 
 def _is_of(value: Any, kind: type | tuple[type, ...]) -> bool:
@@ -115,17 +113,12 @@ def _is_of(value: Any, kind: type | tuple[type, ...]) -> bool:
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
-def _join(path: str, name: str) -> str:
-    """Return the path of a field, or of a key of a map such as that of a label."""
-    return f"{path}.{name}" if _FIELD.fullmatch(name) else f"{path}[{name}]"
-
-
-def _compare(schema: Schema, value: Any, path: str) -> Iterator[LostField]:
+def _compare(schema: Schema, value: Any, path: FieldPath) -> Iterator[LostField]:
     if value is None or schema.get("x-kubernetes-preserve-unknown-fields"):
         return
     kind = _TYPES.get(schema.get("type", ""))
     if kind is not None and not _is_of(value, kind):
-        yield LostField(path, f"got {value}, allowed a value of type {schema['type']}")
+        yield LostField(path_text(path), f"got {value}, allowed a value of type {schema['type']}")
         return
     match value:
         case dict():
@@ -134,14 +127,15 @@ def _compare(schema: Schema, value: Any, path: str) -> Iterator[LostField]:
             for name, part in value.items():
                 part_schema = fields.get(name, others)
                 if part_schema is None:
-                    yield LostField(_join(path, name), "that definition has no such field")
+                    where = path_text((*path, name))
+                    yield LostField(where, "that definition has no such field")
                 elif isinstance(part_schema, Mapping):
-                    yield from _compare(part_schema, part, _join(path, name))
+                    yield from _compare(part_schema, part, (*path, name))
         case list():
             for index, part in enumerate(value):
-                yield from _compare(schema.get("items", {}), part, f"{path}[{index}]")
+                yield from _compare(schema.get("items", {}), part, (*path, index))
         case _:
             allowed: Sequence[Any] = schema.get("enum", (value,))
             if value not in allowed:
                 values = ", ".join(map(str, allowed))
-                yield LostField(path, f"got {value}, allowed {values}")
+                yield LostField(path_text(path), f"got {value}, allowed {values}")
