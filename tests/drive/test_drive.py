@@ -124,6 +124,23 @@ def end_of(cluster: RayCluster, submission: str) -> StatusReport:
     return final
 
 
+def assert_kept_packages(run: Path) -> None:
+    """The run has the packages that it began with, and no others."""
+    lock = read_lock(run)
+    assert lock is not None and [package.pin for package in lock.packages] == ["tiny-words==1.0"]
+    assert {entry.name for entry in (run / "packages").iterdir()} == {lock.digest, ".lock"}
+
+
+def assert_exact_steps(run: Path, steps: int) -> None:
+    """The run has all steps; those that ran again have the numbers of their first time."""
+    trained = [record["step"] for record in records(run, "step")]
+    assert sorted(set(trained)) == list(range(1, steps + 1))
+    steps_again = repeated(run)
+    assert steps_again, "a checkpoint is complete only after the next step"
+    for runs in steps_again.values():
+        assert "reward/grade" in runs[0] and all(run == runs[0] for run in runs), runs
+
+
 def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     cluster: RayCluster, service: str, index: Index
 ) -> None:
@@ -169,10 +186,8 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     assert log.count(", after NodeLost: ") == 1 and cluster.token not in log
 
     run = cluster.folder / "run"
-    lock = read_lock(run)
-    assert lock is not None and [package.pin for package in lock.packages] == ["tiny-words==1.0"]
-    assert {entry.name for entry in (run / "packages").iterdir()} == {lock.digest, ".lock"}
     assert "installed 1 package of" in cluster.log(first) and "installed" not in log
+    assert_kept_packages(run)
     assert (run / "model" / "model.safetensors").is_file()
     address = cluster.address
     for rank in range(NODES):
@@ -182,12 +197,7 @@ def test_a_job_is_stopped_and_goes_on_and_survives_the_loss_of_a_worker(
     last = json.loads((run / "timeline.jsonl").read_text().splitlines()[-1])
     scored = {span[0] for span in last["spans"] if span[2] == "score"}
     assert scored == {"reward 0", "reward 1"}, "each node scores what it has generated"
-    trained = [record["step"] for record in records(run, "step")]
-    assert sorted(set(trained)) == list(range(1, steps + 1))
-    steps_again = repeated(run)
-    assert steps_again, "a checkpoint is complete only after the next step"
-    for runs in steps_again.values():
-        assert "reward/grade" in runs[0] and all(run == runs[0] for run in runs), runs
+    assert_exact_steps(run, steps)
     lost.assert_without_actors()
 
 
