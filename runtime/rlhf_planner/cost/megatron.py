@@ -102,7 +102,7 @@ class StageSeconds(NamedTuple):
     backward: float
 
 
-def stage_passes(
+def stage_seconds(
     model: RoleModel, part: MicroBatches, layers: LayerSeconds, links: Links
 ) -> tuple[StageSeconds, ...]:
     """Passes of each stage of a trained role, from the first layers to the last."""

@@ -22,7 +22,7 @@ from rlhf_planner.cost.batches import call_batch
 from rlhf_planner.cost.collectives import Links
 from rlhf_planner.cost.hardware import Hardware
 from rlhf_planner.cost.measured_layers import layers_of
-from rlhf_planner.cost.megatron import stage_passes
+from rlhf_planner.cost.megatron import stage_seconds
 from rlhf_planner.cost.micro_batches import replica_micro_batches
 from rlhf_planner.cost.plan import models_of_plan
 from rlhf_planner.memory.megatron import micro_batch_bytes
@@ -121,7 +121,7 @@ def train_pipeline(
     """
     micro_batches = replica_micro_batches(call_batch(problem, call), model, num_mini_batches)
     layers = layers_of(links.hardware, model.shape, model.precision)
-    passes = stage_passes(model, micro_batches, layers, links)
+    passes = stage_seconds(model, micro_batches, layers, links)
     stages = range(model.mesh.pipeline)
     # Stages stand for the devices: all tensor ranks and replicas of a stage do the same.
     return Pipeline(

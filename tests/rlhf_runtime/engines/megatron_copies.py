@@ -64,7 +64,7 @@ def copies(built: Built) -> dict[str, torch.Tensor]:
     return {
         f"{layer} {held.path}": parameter.detach().clone()
         for parameter, held, layer in stage.mapped_parameters()
-        if held.cut is WeightSplit.REPLICATED
+        if held.split is WeightSplit.REPLICATED
     }
 
 
@@ -76,7 +76,7 @@ def sums_that_differ() -> Iterator[None]:
     def finish_otherwise(models: Any, *given: Any, **options: Any) -> None:
         for model in models:
             for parameter, held, _ in model.module.mapped_parameters():
-                if held.cut is WeightSplit.REPLICATED:
+                if held.split is WeightSplit.REPLICATED:
                     parameter.main_grad *= 1 + 1e-5 * model.module.parallel.at.tensor
         finish(models, *given, **options)
 

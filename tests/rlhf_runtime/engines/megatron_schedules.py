@@ -108,7 +108,7 @@ def models_take_turns_on_their_stages(world: World, folder: Path, mesh: Mesh, ki
     program = make_program(parallel.at.pipeline, orders, [stages, stages])
     execute(program, passes, parallel.pipeline_group)
     for model, alone in zip(models, expected, strict=True):
-        pipeline._finish_gradients(model)
+        pipeline.finish_gradients(model)
         ours = gradients(model)
         assert all(torch.equal(ours[name], alone[name]) for name in alone)
 
@@ -223,7 +223,7 @@ def megatrons_settings(stage: Stage) -> Iterator[None]:
     settings = {
         "variable_seq_lengths": True,  # stages exchange shapes
         "deallocate_pipeline_outputs": True,
-        "finalize_model_grads_func": lambda models, *_, **__: pipeline._finish_gradients(*models),
+        "finalize_model_grads_func": lambda models, *_, **__: pipeline.finish_gradients(*models),
     }
     seen = torch if stage.parallel.device.type == "cuda" else CpuTorch("torch")
     with (

@@ -40,9 +40,9 @@ def fused(architecture: Architecture, path: str, shard: TensorShard) -> torch.Te
     }
     (parameter,) = {p for found, p, _ in architecture.parameters() if found == path}
     shape = architecture.full_shape(parameter.weights[0])
-    if parameter.cut is WeightSplit.COLUMNS:
+    if parameter.split is WeightSplit.COLUMNS:
         return torch.zeros(shape[0], shape[1] // size)
-    return torch.zeros(rows.get(parameter.cut, shape[0]), *shape[1:])
+    return torch.zeros(rows.get(parameter.split, shape[0]), *shape[1:])
 
 
 def model_views(architecture: Architecture, tensor: int, size: int) -> Views:

@@ -143,7 +143,7 @@ class Architecture:
         the last.
         """
         copies = {
-            full_name(weight, layer): tensor if parameter.cut is WeightSplit.REPLICATED else 1
+            full_name(weight, layer): tensor if parameter.split is WeightSplit.REPLICATED else 1
             for _, parameter, layer in self.parameters()
             for weight in parameter.weights
         }

@@ -37,7 +37,7 @@ class Parameter:
 
     path: str
     """Path within a layer, or within the model."""
-    cut: WeightSplit
+    split: WeightSplit
     weights: tuple[Weight, ...]
 
 
@@ -74,7 +74,7 @@ SCALAR_OUTPUT = Parameter(
     OUTPUT.path, WeightSplit.REPLICATED, (Weight("lm_head.weight", ("one", "hidden")),)
 )
 """Scalar head, in the place of the output projection: one number per token."""
-TIED_OUTPUT = Parameter(OUTPUT.path, OUTPUT.cut, EMBEDDING.weights)
+TIED_OUTPUT = Parameter(OUTPUT.path, OUTPUT.split, EMBEDDING.weights)
 """The last stage's copy of the embedding, if it is not the first stage."""
 
 LAYER_PATH, LAYER_NAME = "decoder.layers.", "model.layers."

@@ -72,16 +72,16 @@ def weight_slices(
         shard: the rank's part of the parameter.
     """
     names = [full_name(weight, layer) for weight in parameter.weights]
-    if parameter.cut is WeightSplit.GROUPS:
+    if parameter.split is WeightSplit.GROUPS:
         yield from _query_groups(tensor, names, architecture, shard)
-    elif parameter.cut is WeightSplit.PAIRS:
+    elif parameter.split is WeightSplit.PAIRS:
         for name, half in zip(names, tensor.chunk(2), strict=True):
             yield name, half, _row_slice(half, shard.index * half.shape[0])
-    elif parameter.cut is WeightSplit.VOCABULARY:
+    elif parameter.split is WeightSplit.VOCABULARY:
         first = shard.index * tensor.shape[0]
         own = tensor[: max(0, architecture.vocabulary_size - first)]
         yield names[0], own, _row_slice(own, min(first, architecture.vocabulary_size))
-    elif parameter.cut is WeightSplit.COLUMNS:
+    elif parameter.split is WeightSplit.COLUMNS:
         start = (0, shard.index * tensor.shape[1])
         yield names[0], tensor, TensorSlice(start, tuple(tensor.shape))
     else:

@@ -56,7 +56,7 @@ def forward_backward(
     model.zero_grad_buffer()
     stage = model.module
     _run(StagePasses(model, stage, micro_batches, consume, trains=True), count, trains=True)
-    _finish_gradients(model)
+    finish_gradients(model)
 
 
 @torch.no_grad()
@@ -83,7 +83,7 @@ def _program(rank: int, num_stages: int, count: int, trains: bool) -> Program:
     return make_program(rank, orders, [range(num_stages)])
 
 
-def _finish_gradients(model: DistributedDataParallel) -> None:
+def finish_gradients(model: DistributedDataParallel) -> None:
     """Sum gradients over ranks."""
     # No count of tokens: losses are shares already, which Megatron must not divide again.
     finalize_model_grads([model], None, pg_collection=model.module.pg_collection)
@@ -103,7 +103,7 @@ def _sync_replicated_gradients(stage: Stage) -> None:
     gradients = [
         getattr(parameter, "main_grad")  # noqa: B009  # Megatron puts it there
         for parameter, mapping, _ in stage.mapped_parameters()
-        if mapping.cut is WeightSplit.REPLICATED
+        if mapping.split is WeightSplit.REPLICATED
         and not (is_summed and getattr(parameter, "sequence_parallel", False))
     ]
     if gradients:

@@ -216,11 +216,11 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         """Mark the parameters that differ between tensor ranks."""
         # Megatron does so in its own initialization of weights, which allocates each full weight.
         for parameter, mapping, _ in self.mapped_parameters():
-            if mapping.cut is not WeightSplit.REPLICATED and not hasattr(
+            if mapping.split is not WeightSplit.REPLICATED and not hasattr(
                 parameter, "tensor_model_parallel"
             ):
-                dim = int(mapping.cut is WeightSplit.COLUMNS)
-                stride = 2 if mapping.cut is WeightSplit.PAIRS else 1
+                dim = int(mapping.split is WeightSplit.COLUMNS)
+                stride = 2 if mapping.split is WeightSplit.PAIRS else 1
                 set_tensor_model_parallel_attributes(parameter, True, dim, stride)
 
     @torch.no_grad()
@@ -228,7 +228,7 @@ class Stage(GPTModel):  # type: ignore[misc]  # Megatron is not typed
         """Set the vocabulary's padding to zero."""
         # It has no gradient and so stays zero, but takes part in gradients of hidden states.
         for parameter, mapping, _ in self.mapped_parameters():
-            if mapping.cut is WeightSplit.VOCABULARY:
+            if mapping.split is WeightSplit.VOCABULARY:
                 parameter[len(self.own_vocabulary()) :] = 0
 
 
