@@ -10,12 +10,15 @@ from rlhf_api.spec.rewards import FunctionReward
 from rlhf_runtime import reasoning_gym_datasets
 from rlhf_runtime.data.prompt_table import PromptTable
 from rlhf_runtime.data.source_setting import SourceSetting
-from rlhf_runtime.rewards import exact_match, math
 from rlhf_runtime.rewards.errors import InvalidReward
 from rlhf_runtime.row_values import answer_texts, field_value
 
-# Built-in verifiers that compare responses with a field of the row, with its default name.
-ANSWER_READERS = {f"{exact_match.__name__}:score": "answer", f"{math.__name__}:verify": "answer"}
+# Built-in verifiers that compare responses with a field of the row, with its default name. By
+# name: the mathematical one imports sympy, for which no other job should wait.
+ANSWER_READERS = {
+    "rlhf_runtime.rewards.exact_match:score": "answer",
+    "rlhf_runtime.rewards.math:verify": "answer",
+}
 # Built-in verifiers that read a field of the row. The fields that a user's verifier reads are
 # unknown before it is called.
 READERS = {

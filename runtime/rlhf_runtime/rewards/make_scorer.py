@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rlhf_api.spec.rewards import RewardSpec
 from rlhf_runtime.rewards.applicable_samples import PartialScorer, RewardScorer
 from rlhf_runtime.rewards.environment_scorer import EnvironmentScorer
-from rlhf_runtime.rewards.http_scorer import HTTPScorer
-from rlhf_runtime.rewards.judge_scorer import JudgeScorer
 from rlhf_runtime.rewards.pool import VerifierPool
-from rlhf_runtime.rewards.service_scorer import ServiceScorer
+
+if TYPE_CHECKING:
+    from rlhf_runtime.rewards.service_scorer import ServiceScorer
 
 
 def make_scorer(reward: RewardSpec) -> RewardScorer:
@@ -31,4 +33,8 @@ def service_scorer(reward: RewardSpec) -> ServiceScorer:
     Raises:
         InvalidReward, RewardError: its settings cannot be used here.
     """
+    # Only jobs with a service wait for its client.
+    from rlhf_runtime.rewards.http_scorer import HTTPScorer
+    from rlhf_runtime.rewards.judge_scorer import JudgeScorer
+
     return JudgeScorer(reward) if reward.judge is not None else HTTPScorer(reward)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -13,6 +14,7 @@ from rlhf_runtime.data.load import PROMPTS_ONLY, DataUse
 from rlhf_runtime.preflight import data as module
 from rlhf_runtime.preflight.data import check_data, check_reward_tokenizers
 from rlhf_runtime.preflight.findings import Findings
+from rlhf_runtime.preflight.reference_answers import READERS
 
 from ..data.small_tokenizers import END, TURNS, write_base_tokenizer
 
@@ -278,3 +280,8 @@ def test_a_list_of_files_is_described_and_its_lists_are_left_to_workers(
     check_data(spec, PROMPTS_ONLY, tmp_path, 2.0, quick)
     (unchecked,) = quick.unchecked
     assert unchecked.startswith(f"data.train: workers read {paths[1]} when they start: ")
+
+
+@pytest.mark.parametrize("entrypoint", READERS)
+def test_the_verifiers_whose_answers_are_checked_exist(entrypoint: str) -> None:
+    assert callable(resolve_name(entrypoint))
