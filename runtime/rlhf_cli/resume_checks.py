@@ -306,7 +306,8 @@ def _changed_facts(folder: RunFolder, start: StartFacts) -> Iterator[str]:
     if start.code and last.code and last.code != start.code:
         yield (
             "other code than at the last start: Python files of spec.code or of the current "
-            "folder differ; the steps from here on run with those of now"
+            "folder, or packages of code.requirements differ; the steps from here on run with "
+            "those of now"
         )
 
 
